@@ -1,0 +1,48 @@
+"""The exit codes of every program of the product, and the errors that end in one of them.
+
+Standard library only: every room may import this file.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a process of `nvrx-run` exits with. docs/exit-codes.md says what to do about each.
+
+    An orchestrator may retry `CRASHED` and the launcher's own failures; it must not retry the codes in
+    `FINAL`, which a restart cannot mend.
+    """
+
+    DONE = 0
+    CRASHED = 1  # an error nobody foresaw, a hang that was cut short, or a fault beyond the recovery layer
+    BAD_RECIPE = 2  # the recipe, or something it names (data, model, folder), must be changed
+    NO_LOADABLE_CHECKPOINT = 10  # checkpoints exist and none of them loads: nothing is overwritten
+    RESTART_BUDGET_SPENT = 11
+    NO_PROGRESS = 12  # the same failure at the same step, twice
+    SAVE_FAILED = 13
+    PREEMPTED = 14  # asked to stop, saved, stopped: run the same command to go on
+
+
+FINAL = frozenset({ExitCode.BAD_RECIPE, ExitCode.NO_LOADABLE_CHECKPOINT, ExitCode.NO_PROGRESS})
+
+
+class RunError(Exception):
+    """An error with a sentence for the user and an exit code; shown without a traceback.
+
+    Args:
+        message: what is wrong, where, the value seen, and the remedy; one line.
+        exit_code: what the process ends with.
+    """
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.CRASHED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class InputError(RunError):
+    """The recipe, or something that it names, is wrong and a retry cannot help (exit code 2)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ExitCode.BAD_RECIPE)

@@ -1,0 +1,149 @@
+"""The events of a run's ledger: what each is called and which fields it carries.
+
+Every event also carries, added by the writer: `t` (wall clock, seconds since the epoch), `m` (monotonic clock of
+the node, seconds), `node` (boot id of the node, since monotonic clocks compare only within one), `rank`, `life`
+(identifies one execution of the training function on one rank: launch, process and in-process iteration) and
+`pid`. Events of the launcher process carry rank -1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+LoadSource = Literal["fresh", "memory", "shared_memory", "storage"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events; the class name is the event's kind."""
+
+
+@dataclass(frozen=True)
+class LaunchStarted(Event):
+    """`nvrx-run` was started for this run (once per command, on each node)."""
+
+    command: list[str]
+    recovery_layer: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class LaunchEnded(Event):
+    """The launcher ended; `exit_code` is what `nvrx-run` itself exits with."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class LifeStarted(Event):
+    """A rank begins one execution of the training function.
+
+    `process_started` is the wall clock at which the process was created (in-process restarts: at which the
+    function was entered again), so that imports count as start-up.
+    """
+
+    world_size: int
+    iteration: int
+    process_started: float
+    in_process: bool
+
+
+@dataclass(frozen=True)
+class PhaseEnded(Event):
+    """A part of start-up is over: `imports`, `rendezvous`, `data`, `model`."""
+
+    phase: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Loaded(Event):
+    """State is in place and training goes on after `step` (0: from the beginning)."""
+
+    step: int
+    source: LoadSource
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepEnded(Event):
+    """One optimiser step is complete on this rank.
+
+    `seconds` is the step's whole wall time, `stalled` the part spent waiting for checkpoints or snapshots.
+    `tokens` is the number of tokens of the global batch. `loss` is the mean over the global batch.
+    """
+
+    step: int
+    seconds: float
+    stalled: float
+    tokens: int
+    loss: float
+    lr: float
+    grad_norm: float | None
+
+
+@dataclass(frozen=True)
+class SnapshotTaken(Event):
+    """A snapshot of the state after `step` is valid in host memory; `stalled` is what training waited for it."""
+
+    step: int
+    stalled: float
+
+
+@dataclass(frozen=True)
+class SaveStarted(Event):
+    """A durable save of the state after `step` was handed to the writer; `stalled` is what training waited."""
+
+    step: int
+    mode: str
+    stalled: float
+
+
+@dataclass(frozen=True)
+class SaveCommitted(Event):
+    """The checkpoint of `step` is complete and renamed into place. Written by the committing rank."""
+
+    step: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SaveFailed(Event):
+    """The save of `step` failed or was given up."""
+
+    step: int
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FaultFired(Event):
+    """An injected fault fires now on this rank (written durably before it does)."""
+
+    fault: int
+    step: int
+    type: str
+
+
+@dataclass(frozen=True)
+class FaultSeen(Event):
+    """This rank, or its launcher, learnt that the current life is over."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TeardownEnded(Event):
+    """The old life is cleared away (collectives aborted, groups destroyed, ranks met at the barrier)."""
+
+
+@dataclass(frozen=True)
+class LifeEnded(Event):
+    """The training function returned or gave up on this rank."""
+
+    reason: Literal["finished", "fault", "preempted", "error"]
+    exit_code: int | None = None
+    message: str = ""

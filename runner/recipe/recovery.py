@@ -1,0 +1,118 @@
+"""`recovery`: which layer mends a fault, and how long it may take to notice one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from runner.recipe.fields import Duration, NonNegativeInt, PositiveInt, Section
+
+
+class InprocessSettings(Section):
+    """NVRx in-process restart: the training function starts again inside the living process.
+
+    Mends soft faults: exceptions, hangs in Python, stuck collectives.
+    """
+
+    max_restarts: PositiveInt = 20
+    """Restarts of a run before it stops with exit code 11."""
+    max_rank_faults: PositiveInt | None = None
+    """Faults of one rank before that rank is given up (NVRx FaultCounter). Default: `max_restarts`."""
+    min_world_size: PositiveInt | None = None
+    """Fewest ranks with which the run goes on. Default: all of them."""
+    soft_timeout: Duration = timedelta(minutes=1)
+    """A rank without progress for so long is interrupted. Above the longest step."""
+    hard_timeout: Duration = timedelta(seconds=90)
+    """A rank that ignored the interruption is killed. Above `soft_timeout`."""
+    barrier_timeout: Duration = timedelta(minutes=2)
+    """Longest wait for the other ranks at a restart. Above `hard_timeout`."""
+    completion_timeout: Duration = timedelta(minutes=2)
+    """Longest wait for the other ranks at the end of the run."""
+    heartbeat_timeout: Duration = timedelta(seconds=30)
+    """A process whose monitor thread is silent for so long counts as lost. Below `barrier_timeout`."""
+    heartbeat_interval: Duration = timedelta(seconds=1)
+    """How often that thread reports."""
+    monitor_interval: Duration = timedelta(milliseconds=100)
+    """How often the monitors look for faults. Detection takes about two of these."""
+    last_call_wait: Duration = timedelta(milliseconds=100)
+    """Time left to further ranks to report their faults before the restart begins."""
+    termination_grace: Duration = timedelta(seconds=5)
+    """Time between SIGTERM and SIGKILL for a rank that is killed."""
+
+
+class FtLauncherSettings(Section):
+    """NVRx ft_launcher: workers that died or hung are started again on the same nodes.
+
+    Mends hard faults: SIGKILL, out-of-memory kills, hangs in native code.
+    """
+
+    max_restarts: NonNegativeInt = 20
+    """Restarts of the workers before the launcher gives up (exit code 11)."""
+    rank_heartbeat_timeout: Duration = timedelta(minutes=5)
+    """Longest time between two heartbeats of a rank. Above the longest step and the longest blocking save."""
+    initial_rank_heartbeat_timeout: Duration = timedelta(minutes=10)
+    """Longest time from a worker's start to its first heartbeat. Above imports, load and compilation."""
+    workload_check_interval: Duration = timedelta(milliseconds=500)
+    """How often heartbeats are checked."""
+    monitor_interval: Duration = timedelta(milliseconds=100)
+    """How often the launcher looks whether its workers live."""
+    workers_stop_timeout: Duration = timedelta(seconds=1)
+    """Time left to healthy workers to stop by themselves once one has failed."""
+    term_timeout: Duration = timedelta(seconds=30)
+    """Time between SIGTERM and SIGKILL when the launcher itself is asked to stop. Above one save."""
+
+
+class _Recovery(Section):
+    process_group_timeout: Duration = timedelta(minutes=10)
+    """Timeout of collectives (the NCCL watchdog). With in-process restart it must exceed `hard_timeout`."""
+    rendezvous_timeout: Duration = timedelta(minutes=15)
+    """Longest wait for all nodes to meet; covers image pulls on the slowest node."""
+
+
+class NoRecovery(_Recovery):
+    """Nothing: a fault ends the run, and the same command resumes it."""
+
+    layer: Literal["none"]
+
+
+class InprocessRecovery(_Recovery):
+    """In-process restart alone."""
+
+    layer: Literal["inprocess"]
+    inprocess: InprocessSettings = InprocessSettings()
+    """In-process restart settings."""
+
+
+class FtLauncherRecovery(_Recovery):
+    """ft_launcher alone."""
+
+    layer: Literal["ft_launcher"]
+    ft_launcher: FtLauncherSettings = FtLauncherSettings()
+    """Launcher settings."""
+
+
+class CombinedRecovery(_Recovery):
+    """Soft faults in place, hard faults by respawn."""
+
+    layer: Literal["ft_launcher+inprocess"]
+    inprocess: InprocessSettings = InprocessSettings()
+    """In-process restart settings."""
+    ft_launcher: FtLauncherSettings = FtLauncherSettings()
+    """Launcher settings."""
+
+
+RecoverySection = Annotated[
+    NoRecovery | InprocessRecovery | FtLauncherRecovery | CombinedRecovery, Field(discriminator="layer")
+]
+
+
+def inprocess_settings(recovery: RecoverySection) -> InprocessSettings | None:
+    """The in-process settings of a recovery section, where its layer has them."""
+    return recovery.inprocess if isinstance(recovery, InprocessRecovery | CombinedRecovery) else None
+
+
+def ft_launcher_settings(recovery: RecoverySection) -> FtLauncherSettings | None:
+    """The ft_launcher settings of a recovery section, where its layer has them."""
+    return recovery.ft_launcher if isinstance(recovery, FtLauncherRecovery | CombinedRecovery) else None
