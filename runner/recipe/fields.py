@@ -92,6 +92,4 @@ class Section(BaseModel):
     reference page collect those strings from the source, so they are written for the person who edits a recipe.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

@@ -56,5 +56,3 @@ class ModelSection(Section):
         if self.weights is not None:
             return self.weights == "pretrained"
         return self.architecture is None
-
-
