@@ -4,9 +4,39 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from runner.recipe.fields import PositiveInt, Section
+from runner.recipe.fields import NonNegativeInt, PositiveInt, Section, Size
+from runner.recipe.instances import EFA_HUGEPAGES_MIB, INSTANCES, MIB, Instance, nearest_instance
+from runner.recipe.kubernetes import KubernetesSection
+
+
+class InstanceShape(Section):
+    """A node that the catalogue does not list. Requests are taken from these figures with the usual margins."""
+
+    gpus: NonNegativeInt
+    """GPUs a node; 0 for a CPU node."""
+    gpu_memory: Size | None = None
+    """Memory of one GPU."""
+    efa: NonNegativeInt = 0
+    """EFA interfaces a node."""
+    vcpus: PositiveInt
+    """vCPUs a node."""
+    memory: Annotated[Size, Field(ge=2 * 1024 * MIB)]
+    """Memory a node, as EC2 states it."""
+    nvme: Size = 0
+    """Local instance store a node."""
+
+    def as_instance(self, name: str) -> Instance:
+        """The same shape as a catalogue entry, with the part that kubelet and system keep taken off."""
+        mib = self.memory // MIB
+        kept = max(768, mib // 15) + (2 * EFA_HUGEPAGES_MIB if self.efa else 0)
+        return Instance(
+            name=name, gpus=self.gpus, gpu="", gpu_memory_gib=(self.gpu_memory or 0) // (1024 * MIB),
+            efa=self.efa, rdma_read=self.efa > 0, rdma_write=self.efa > 0, vcpus=self.vcpus,
+            memory_gib=mib // 1024, nvme_gb=self.nvme // 10**9,
+            allocatable_millicpu=self.vcpus * 1000 - 80, allocatable_mib=mib - kept,
+        )  # fmt: skip
 
 
 class ClusterSection(Section):
@@ -18,7 +48,39 @@ class ClusterSection(Section):
     """Ranks a node. Default: the GPUs of `instance_type`, else of the machine, else 1."""
     accelerator: Literal["auto", "cuda", "cpu"] = "auto"
     """`cuda` trains over NCCL, `cpu` over gloo. `auto`: `cuda` where `instance_type` is given or a GPU is seen."""
-    instance_type: str | None = None
+    instance_type: Annotated[str, Field(pattern=r"^(ml\.)?[a-z0-9-]+\.[a-z0-9-]+$")] | None = None
     """EC2 instance type, e.g. `p5.48xlarge`. Needed to emit a manifest."""
-    rendezvous_port: Annotated[int, Field(ge=1024, le=65535)] = 29500
+    instance: InstanceShape | None = None
+    """The shape of `instance_type`, where the catalogue does not list it."""
+    rendezvous_port: Annotated[int, Field(ge=1024, le=65534)] = 29500
     """Port of the leader where the launchers meet. The port after it serves the in-process store."""
+    nvrx_version: Annotated[str, Field(pattern=r"^0\.[4-7](\.[0-9]+)?$")] | None = None
+    """NVRx in the image, e.g. `0.7.0`, for emitted commands. Default: the version that is installed where the
+    command is built. A run always follows the version that is installed."""
+    kubernetes: KubernetesSection | None = None
+    """What the emitted manifest needs beyond the instance type."""
+
+    @field_validator("instance_type")
+    @classmethod
+    def _plain_name(cls, value: str | None) -> str | None:
+        if value is not None and value.startswith("ml."):
+            raise ValueError(f"give the EC2 name, `{value[3:]}`, and set `kubernetes.hyperpod: true`")
+        return value
+
+    @property
+    def node_shape(self) -> Instance | None:
+        """The node: `instance` where given, else the catalogue's entry of `instance_type`, else None."""
+        if self.instance is not None:
+            return self.instance.as_instance(self.instance_type or "custom")
+        return INSTANCES.get(self.instance_type) if self.instance_type else None
+
+    def instance_problem(self) -> tuple[str, str] | None:
+        """What is wrong with the instance: a field below `cluster` and a sentence; None where it is known."""
+        if self.instance_type is None or self.node_shape is not None:
+            return None
+        near = nearest_instance(self.instance_type)
+        hint = f"did you mean {near}? Otherwise describe" if near else "describe"
+        return (
+            "instance_type",
+            f"{self.instance_type} is not in the catalogue: {hint} it in `cluster.instance`",
+        )
