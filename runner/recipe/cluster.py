@@ -54,6 +54,8 @@ class ClusterSection(Section):
     """The shape of `instance_type`, where the catalogue does not list it."""
     rendezvous_port: Annotated[int, Field(ge=1024, le=65534)] = 29500
     """Port of the leader where the launchers meet. The port after it serves the in-process store."""
+    leader: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$")] | None = None
+    """Name or IPv4 address of node 0, for several machines without Kubernetes; a pod gets it from its Job."""
     nvrx_version: Annotated[str, Field(pattern=r"^0\.[4-7](\.[0-9]+)?$")] | None = None
     """NVRx in the image, e.g. `0.7.0`, for emitted commands. Default: the version that is installed where the
     command is built. A run always follows the version that is installed."""

@@ -1,0 +1,219 @@
+"""The launcher's command line and environment: what a node executes to start its workers.
+
+One function builds the command for every use: a run executes it, `--emit-command` prints it, the manifest shows it.
+The console scripts are used rather than `python -m`, which would put the user's folder on the import path, where a
+file called `logging.py` would stand in for the real one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from runner.emit.nvrx_versions import installed_nvrx, launcher_release
+from runner.errors import InputError
+from runner.recipe.recipe import Recipe
+from runner.recipe.recovery import FtLauncherSettings, ft_launcher_settings, inprocess_settings
+
+WORKER_SCRIPT = "nvrx-worker"
+TORCHRUN_MONITOR_INTERVAL = 0.1  # seconds; torchrun looks once per interval whether its workers live
+LONGEST_STORE_READ = timedelta(minutes=5)
+"""Bound of one read from the launchers' store. torchrun's 60 s is too short where the other node is still starting;
+much longer would hide a leader that vanished without closing its connections."""
+
+
+def processes_per_node(recipe: Recipe) -> int | None:
+    """Ranks a node, as far as the recipe says; None means: the GPUs of the machine, else 1."""
+    cluster = recipe.cluster
+    if cluster.processes_per_node is not None:
+        return cluster.processes_per_node
+    shape = cluster.node_shape
+    if shape is not None and cluster.accelerator != "cpu":
+        return max(1, shape.gpus)
+    return 1 if cluster.accelerator == "cpu" else None
+
+
+def launcher_argv(
+    recipe: Recipe,
+    *,
+    recipe_path: Path,
+    node_rank: int = 0,
+    nvrx_version: str | None = None,
+    rendezvous_endpoint: str | None = None,
+    local_address: str | None = None,
+    run_id: str | None = None,
+    bin_dir: Path | None = None,
+    nproc: int | None = None,
+) -> list[str]:
+    """The command that starts one node's workers.
+
+    Args:
+        recipe: the run.
+        recipe_path: file that the workers read; absolute, unless the workers share the launcher's folder.
+        node_rank: index of this node; node 0 hosts the rendezvous.
+        nvrx_version: NVRx whose launcher will read this. Default: the installed one, else `cluster.nvrx_version`.
+        rendezvous_endpoint: `host:port` of node 0. Default: `cluster.leader`; this machine where there is one node.
+        local_address: name under which the other nodes reach this one. Default: the machine's own idea of it.
+        run_id: keeps the rendezvous of different jobs apart. Default: the recipe's name.
+        bin_dir: folder of the console scripts; `Path()` for bare names. Default: beside this interpreter.
+        nproc: ranks on this node, where neither the recipe nor its instance type says.
+
+    Raises:
+        InputError: several nodes and nobody says where they meet, a node rank outside the cluster, an unknown number
+            of ranks, or an NVRx release that is not supported.
+    """
+    cluster, recovery = recipe.cluster, recipe.recovery
+    if not 0 <= node_rank < cluster.nodes:
+        raise InputError(f"node rank {node_rank} is outside the cluster: cluster.nodes is {cluster.nodes}")
+    ranks = processes_per_node(recipe) or nproc
+    if ranks is None:
+        raise InputError(
+            "cluster.processes_per_node: not given, and no instance_type to take it from; set it"
+        )
+    scripts = bin_dir if bin_dir is not None else Path(sys.executable).parent
+    settings = ft_launcher_settings(recovery)
+    join = _seconds(recovery.rendezvous_timeout)
+    conf = {
+        "is_host": int(node_rank == 0),
+        "join_timeout": join,
+        "read_timeout": min(join, _seconds(LONGEST_STORE_READ)),
+    }
+    own: list[str]
+    if settings is None:
+        launcher, own = "torchrun", ["--max-restarts=0", f"--monitor-interval={TORCHRUN_MONITOR_INTERVAL}"]
+        if torchrun_takes("--shutdown-timeout"):
+            own.append(f"--shutdown-timeout={_seconds(stop_window(recipe))}")
+    else:
+        version = nvrx_version or installed_nvrx() or cluster.nvrx_version
+        if version is None:
+            raise InputError(
+                "cluster.nvrx_version: NVRx is not installed here, so the command cannot follow it; "
+                "name the version of the image, e.g. 0.7.0"
+            )
+        release = launcher_release(version)
+        if release.waits_for_store:
+            conf["store_connect_wait_seconds"] = join
+        launcher, own = "ft_launcher", [*_ft_arguments(settings), *release.flags]
+    common = [
+        f"--nnodes={cluster.nodes}",
+        f"--nproc-per-node={ranks}",
+        f"--node-rank={node_rank}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={_endpoint(recipe, rendezvous_endpoint)}",
+        f"--rdzv-id={run_id or recipe.name}",
+        "--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in conf.items()),
+    ]
+    if local_address is None and cluster.nodes == 1:
+        local_address = "127.0.0.1"  # a laptop's host name need not resolve
+    if local_address is not None:
+        common.append(f"--local-addr={local_address}")
+    worker = ["--no-python", str(scripts / WORKER_SCRIPT), str(recipe_path)]
+    return [str(scripts / launcher), *common, *own, *worker]
+
+
+def stop_window(recipe: Recipe) -> timedelta:
+    """Time between SIGTERM to the launcher and SIGKILL to its workers: enough to finish a step and save."""
+    settings = ft_launcher_settings(recipe.recovery)
+    return settings.term_timeout if settings is not None else recipe.checkpoint.write_timeout
+
+
+def torchrun_takes(flag: str) -> bool:
+    """Whether the installed torchrun knows `flag`; read from its source, since importing torch takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    source = Path(spec.submodule_search_locations[0]) / "distributed" / "run.py"
+    return source.is_file() and f'"{flag}"' in source.read_text(encoding="utf-8")
+
+
+def _endpoint(recipe: Recipe, given: str | None) -> str:
+    cluster = recipe.cluster
+    if given is not None:
+        return given
+    if cluster.leader is not None:
+        return f"{cluster.leader}:{cluster.rendezvous_port}"
+    if cluster.nodes == 1:
+        return f"127.0.0.1:{cluster.rendezvous_port}"
+    raise InputError(
+        f"cluster.leader: {cluster.nodes} nodes need the name of node 0 to meet; set it (a pod gets it from its Job)"
+    )
+
+
+def _ft_arguments(settings: FtLauncherSettings) -> list[str]:
+    """Arguments that every release of ft_launcher takes alike. Timeouts are always set: unset means for ever."""
+    return [
+        f"--max-restarts={settings.max_restarts}",
+        f"--monitor-interval={_number(settings.monitor_interval)}",
+        f"--workers-stop-timeout={_number(settings.workers_stop_timeout)}",
+        f"--term-timeout={_number(settings.term_timeout)}",
+        f"--ft-workload-check-interval={_number(settings.workload_check_interval)}",
+        f"--ft-rank-heartbeat-timeout={_number(settings.rank_heartbeat_timeout)}",
+        f"--ft-initial-rank-heartbeat-timeout={_number(settings.initial_rank_heartbeat_timeout)}",
+        "--ft-rank-termination-signal=SIGKILL",  # a hung rank does not answer to less
+    ]
+
+
+def launcher_env(recipe: Recipe) -> dict[str, str]:
+    """Environment that launcher and workers need; what the user sets himself wins (`launch_environ`).
+
+    Nothing here is set where it is not needed: no EFA variable without EFA, no NCCL tuning at all.
+    """
+    cluster = recipe.cluster
+    env = {
+        "PYTHONSAFEPATH": "1",  # the user's folder is not a place to import from, in spawned children either
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_FR_BUFFER_SIZE": "2000",  # what the flight recorder keeps for the post-mortem of a stuck collective
+    }
+    if cluster.nodes > 1:
+        env["NCCL_SOCKET_IFNAME"] = "^lo,docker,veth"
+    if inprocess_settings(recipe.recovery) is not None:
+        env |= {
+            "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",  # an aborted collective must not end the process
+            "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP groups do not survive an abort
+            "TORCH_CPP_LOG_LEVEL": "error",
+            "CUDA_MODULE_LOADING": "EAGER",  # a kernel first used behind a stuck collective would block the abort
+        }
+    return env
+
+
+_FORCED = frozenset({"PYTHONSAFEPATH", "TORCH_NCCL_RETHROW_CUDA_ERRORS"})
+_STALE = frozenset(
+    {
+        "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+    }
+)  # fmt: skip
+
+
+def launch_environ(recipe: Recipe, environ: Mapping[str, str], *, node_rank: int = 0) -> dict[str, str]:
+    """The whole environment of the launcher: the caller's, cleaned of another launcher's traces, and `launcher_env`.
+
+    `PET_*` variables would override launcher arguments, and a rank left over from an outer launcher would be believed.
+    `GROUP_RANK` gives the nodes their order in NVRx 0.5 and later.
+    """
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name not in _STALE and not name.startswith("PET_")
+    }
+    own = launcher_env(recipe)
+    forced = {name: own[name] for name in _FORCED & own.keys()}
+    return {**own, **kept, **forced, "GROUP_RANK": str(node_rank)}
+
+
+def _seconds(value: timedelta) -> int:
+    """Whole seconds, rounded up: rendezvous settings take no fractions."""
+    return max(1, math.ceil(value.total_seconds()))
+
+
+def _number(value: timedelta) -> str:
+    """Seconds as the shortest decimal: `300`, `0.5`."""
+    return f"{value.total_seconds():.6f}".rstrip("0").rstrip(".")
