@@ -200,9 +200,7 @@ def launch_environ(recipe: Recipe, environ: Mapping[str, str], *, node_rank: int
     `GROUP_RANK` gives the nodes their order in NVRx 0.5 and later.
     """
     kept = {
-        name: value
-        for name, value in environ.items()
-        if name not in _STALE and not name.startswith("PET_")
+        name: value for name, value in environ.items() if name not in _STALE and not name.startswith("PET_")
     }
     own = launcher_env(recipe)
     forced = {name: own[name] for name in _FORCED & own.keys()}
