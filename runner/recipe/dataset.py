@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.recipe.fields import NonNegativeInt, PositiveInt, Section, Words
+from runner.recipe.fields import Duration, NonNegativeInt, PositiveInt, Section, Words
 
 
 class _Dataset(Section):
@@ -26,6 +27,9 @@ class _Dataset(Section):
 
     workers: NonNegativeInt = 0
     """Processes a rank that load data ahead. 0 loads in the training process, which is enough for packed data."""
+
+    worker_timeout: Duration = timedelta(seconds=60)
+    """A data worker that gives nothing for so long counts as stuck: a fault, and the recovery layer's turn."""
 
 
 class EmbeddedDataset(_Dataset):

@@ -1,0 +1,145 @@
+"""Micro batches of one rank: from packed data (a function of the step) or from a stream (with its own state)."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from runner.errors import InputError
+from runner.recipe.recipe import Recipe
+from runner.train.data.order import GlobalOrder
+from runner.train.data.packed import PackedTokens
+
+_PR_SET_PDEATHSIG = 1
+
+
+class BatchSource(Protocol):
+    """Yields one rank's micro batches."""
+
+    def start(self, step: int, state: dict[str, Any]) -> None:
+        """Go on after `step` optimiser steps, with the state that `state()` gave then (empty at the beginning).
+
+        Raises:
+            InputError: the state belongs to another world size and cannot be split anew.
+        """
+
+    def micro_batches(self) -> Iterator[torch.Tensor]:
+        """The micro batches of the next step: int64, shape (micro_batch_size, sequence_length + 1), on the CPU."""
+
+    def state(self) -> dict[str, Any]:
+        """What `start` needs to go on after the last step (JSON values)."""
+
+    def close(self) -> None:
+        """Stop worker processes."""
+
+
+class _Sequences(Dataset[torch.Tensor]):
+    def __init__(self, tokens: PackedTokens) -> None:
+        self._tokens = tokens
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.from_numpy(self._tokens[index])
+
+
+class PackedBatches:
+    """Micro batches of packed data: a function of (seed, step, global batch size), so no state is kept.
+
+    Args:
+        recipe: sizes, seed, workers.
+        tokens: the packed data.
+        rank, world_size: which part of each global batch is yielded.
+    """
+
+    def __init__(self, recipe: Recipe, tokens: PackedTokens, rank: int, world_size: int) -> None:
+        training = recipe.training
+        self._order = GlobalOrder(
+            len(tokens), training.global_batch_size, training.seed, shuffle=recipe.dataset.shuffle
+        )
+        self._micro = training.micro_batch_size
+        self._tokens, self._rank, self._world = _Sequences(tokens), rank, world_size
+        self._per_step = training.global_batch_size // world_size // self._micro
+        self._last_step = training.steps
+        self._workers = recipe.dataset.workers
+        self._timeout = recipe.dataset.worker_timeout.total_seconds()
+        self._stream: Iterator[torch.Tensor] = iter(())
+
+    def start(self, step: int, state: dict[str, Any]) -> None:
+        """See `BatchSource.start`; `state` is not needed."""
+        loader: DataLoader[torch.Tensor] = DataLoader(
+            self._tokens,
+            batch_sampler=list_sampler(self._indices(step)),
+            num_workers=self._workers,
+            timeout=self._timeout if self._workers else 0,
+            worker_init_fn=_die_with_parent if self._workers else None,
+            multiprocessing_context="fork" if self._workers else None,
+        )
+        self._stream = iter(loader)
+
+    def micro_batches(self) -> Iterator[torch.Tensor]:
+        """See `BatchSource.micro_batches`."""
+        for _ in range(self._per_step):
+            yield next(self._stream)
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: the step says it all."""
+        return {}
+
+    def close(self) -> None:
+        """Stop the worker processes, whose end is waited for when the iterator goes."""
+        self._stream = iter(())
+
+    def _indices(self, step: int) -> Iterator[list[int]]:
+        for later in range(step + 1, self._last_step + 1):
+            mine = self._order.rank_batch(later, self._rank, self._world)
+            for begin in range(0, len(mine), self._micro):
+                yield mine[begin : begin + self._micro].tolist()
+
+
+class list_sampler:
+    """A one-shot iterator as a batch sampler."""
+
+    def __init__(self, batches: Iterator[list[int]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._batches
+
+
+def _die_with_parent(_worker: int) -> None:
+    """A data worker must not outlive its rank, which may die by SIGKILL (Linux: prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The rank's handlers (preemption) are inherited by fork and mean nothing here.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def check_batch_arithmetic(recipe: Recipe, world_size: int) -> None:
+    """Every rank must get whole micro batches.
+
+    Raises:
+        InputError: the global batch does not divide.
+    """
+    training = recipe.training
+    quantum = training.micro_batch_size * world_size
+    if training.global_batch_size % quantum:
+        raise InputError(
+            f"training.global_batch_size: {training.global_batch_size} is not a multiple of micro_batch_size x ranks "
+            f"({training.micro_batch_size} x {world_size} = {quantum})"
+        )
+
+
+def to_device(batch: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets, int64, shape (micro_batch_size, sequence_length) each, on `device`."""
+    if device.type == "cuda":
+        batch = batch.pin_memory().to(device, non_blocking=True)
+    return batch[:, :-1], batch[:, 1:]
+
+
+def as_rows(rows: list[np.ndarray]) -> torch.Tensor:
+    """Equal-length token rows as one tensor: shape (rows, length)."""
+    return torch.from_numpy(np.stack(rows))

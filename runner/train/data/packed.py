@@ -1,0 +1,111 @@
+"""Packed tokens: every document once, joined by end-of-text, as one array on disk that all ranks map.
+
+A sequence of length L uses L + 1 neighbouring tokens (input and shifted target share them), so every token but
+the first is predicted once and nothing is padded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from runner.errors import InputError
+from runner.recipe.recipe import Recipe
+from runner.train.data.text import documents
+from runner.train.data.tokenizer import Tokenizer, tokenizer_name
+
+_TOKENS, _INDEX, _BATCH = "tokens.bin", "index.json", 256
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """Identifies prepared data: everything that decides which tokens it holds (not the sequence length)."""
+    what = recipe.dataset.model_dump(mode="json", exclude={"sequence_length", "shuffle", "workers"})
+    what["tokenizer"] = tokenizer_name(recipe)
+    what["revision"] = recipe.model.revision if what["tokenizer"] == recipe.model.name else None
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def packed_folder(recipe: Recipe) -> Path:
+    """Where the packed tokens of a recipe lie."""
+    return recipe.run_folder / "data" / fingerprint(recipe)
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether a finished preparation lies in `folder` (the index is written last, by rename)."""
+    return (folder / _INDEX).is_file()
+
+
+def prepare(recipe: Recipe, tokenizer: Tokenizer) -> Path:
+    """Tokenise and pack the recipe's dataset unless that is done already; returns the folder. Atomic.
+
+    Raises:
+        InputError: the dataset cannot be read or holds no text.
+    """
+    folder = packed_folder(recipe)
+    if is_prepared(folder):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    partial.mkdir()
+    try:
+        dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
+        count = docs = 0
+        with (partial / _TOKENS).open("wb") as stream:
+            for ids in _encoded(documents(recipe.dataset), tokenizer):
+                stream.write(ids.astype(dtype).tobytes())
+                count += len(ids)
+                docs += 1
+            stream.flush()
+            os.fsync(stream.fileno())
+        if count < 2:
+            raise InputError(f"dataset: {recipe.dataset.source} holds no text ({docs} documents)")
+        index = {"tokens": count, "documents": docs, "dtype": dtype.name, "tokenizer": tokenizer.name}
+        (partial / _INDEX).write_text(json.dumps(index))
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not is_prepared(folder):  # somebody else finished first: theirs is the same
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+    stream = iter(texts)
+    while batch := list(itertools.islice(stream, _BATCH)):
+        for ids in tokenizer.encode(batch):
+            yield np.append(ids, tokenizer.eos)
+
+
+class PackedTokens:
+    """Packed tokens as sequences.
+
+    Args:
+        folder: written by `prepare`.
+        sequence_length: tokens a sequence.
+    """
+
+    def __init__(self, folder: Path, sequence_length: int) -> None:
+        index = json.loads((folder / _INDEX).read_text())
+        self._tokens = np.memmap(
+            folder / _TOKENS, dtype=np.dtype(index["dtype"]), mode="r", shape=(index["tokens"],)
+        )
+        self.sequence_length = sequence_length
+        self.documents: int = index["documents"]
+        self.tokens: int = index["tokens"]
+
+    def __len__(self) -> int:
+        return (self.tokens - 1) // self.sequence_length
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Sequence `index` with its target: int64, shape (sequence_length + 1,)."""
+        begin = index * self.sequence_length
+        return np.asarray(self._tokens[begin : begin + self.sequence_length + 1], dtype=np.int64)

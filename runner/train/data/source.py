@@ -1,0 +1,70 @@
+"""Data of a run: prepared once by one rank, then handed out to each life's ranks."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from runner.errors import InputError, RunError
+from runner.recipe.recipe import Recipe
+from runner.train.data.batches import BatchSource, PackedBatches
+from runner.train.data.packed import PackedTokens, is_prepared, packed_folder, prepare
+from runner.train.data.streaming import StreamingBatches
+from runner.train.data.text import is_streaming
+from runner.train.data.tokenizer import Tokenizer, load_tokenizer
+from runner.train.ports import Life
+
+_POLL = 0.05
+
+
+class DataPreparation:
+    """Prepares the data when it is first asked for; survives in-process restarts.
+
+    Rank 0 alone fetches and packs, the others wait for it: a hub sees one client, however large the run.
+
+    Args:
+        recipe: the run.
+        timeout: longest the other ranks wait for the preparation.
+
+    Raises:
+        InputError: tokenizer or dataset cannot be loaded, on every rank.
+    """
+
+    def __init__(self, recipe: Recipe, timeout: timedelta) -> None:
+        self._recipe, self._timeout = recipe, timeout
+        self.tokenizer: Tokenizer = load_tokenizer(recipe)
+        self._packed: PackedTokens | None = None
+
+    def batches(self, life: Life) -> BatchSource:
+        """The batch source of this rank in this life."""
+        if is_streaming(self._recipe.dataset):
+            return StreamingBatches(self._recipe, self.tokenizer, life.rank, life.world_size)
+        if self._packed is None:
+            self._prepare(life)
+            folder = packed_folder(self._recipe)
+            self._packed = PackedTokens(folder, self._recipe.dataset.sequence_length)
+        return PackedBatches(self._recipe, self._packed, life.rank, life.world_size)
+
+    def _prepare(self, life: Life) -> None:
+        if is_prepared(packed_folder(self._recipe)):
+            return
+        if life.rank == 0:
+            try:
+                prepare(self._recipe, self.tokenizer)
+            except Exception as error:
+                # The others wait for this rank: tell them before it fails alone.
+                life.store.set("data", f"error {error}")
+                raise
+            life.store.set("data", "ready")
+            return
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        while not life.store.check(["data"]):
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"rank {life.rank} waited {self._timeout.total_seconds():.0f} s (recovery.rendezvous_timeout) "
+                    "for rank 0 to prepare the dataset; prepare it beforehand or raise the timeout"
+                )
+            time.sleep(_POLL)
+        answer = life.store.get("data").decode()
+        if answer != "ready":
+            raise InputError(answer.removeprefix("error "))

@@ -1,0 +1,67 @@
+"""The log: structlog, as JSON lines in the run's folder for every rank, and readable on the leader's terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from runner.recipe.output import OutputSection
+
+
+def configure(output: OutputSection, folder: Path, rank: int) -> structlog.stdlib.BoundLogger:
+    """Set up logging for this process and return its logger.
+
+    Args:
+        output: format and level.
+        folder: the run's folder; lines are appended to `logs/rank-<rank>.jsonl`.
+        rank: only rank 0 writes to standard output.
+    """
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    stream = (folder / "logs" / f"rank-{rank}.jsonl").open("a", buffering=1, encoding="utf-8")
+    level = getattr(logging, output.log_level.upper())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _Fork(stream, _console(output) if rank == 0 else None),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+        cache_logger_on_first_use=True,
+    )
+    # Libraries' own messages go to standard error, which the supervisor keeps in the run's folder.
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger()
+    return logger.bind(rank=rank)
+
+
+def _console(output: OutputSection) -> Any:
+    if output.log_format == "json":
+        return structlog.processors.JSONRenderer()
+    return structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty(), pad_event_to=0, sort_keys=False)
+
+
+class _Fork:
+    """The last processor: the line to the file, and to the console where this rank has one."""
+
+    def __init__(self, stream: TextIO, console: Any) -> None:
+        self._stream, self._console = stream, console
+
+    def __call__(self, logger: WrappedLogger, name: str, event: EventDict) -> str:
+        try:
+            self._stream.write(json.dumps(event, default=str) + "\n")
+        except OSError as error:  # a full disk must not end a run that could go on
+            sys.stderr.write(f"log line lost: {error}\n")
+        if self._console is None:
+            raise structlog.DropEvent
+        if self._console is not None and name != "debug":
+            event.pop("rank", None)
+        rendered: str = self._console(logger, name, event)
+        return rendered

@@ -1,0 +1,163 @@
+"""The training loop of one life: steps until the recipe's last one, or until the fault that ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+import torch
+from torch.distributed.tensor import DTensor
+
+from runner.errors import ExitCode, RunError
+from runner.ledger.events import StepEnded
+from runner.recipe.recipe import Recipe
+from runner.train.data.batches import BatchSource, to_device
+from runner.train.loss import next_token_loss
+from runner.train.metrics import PendingMetrics
+from runner.train.optimizer import learning_rate, set_learning_rate
+from runner.train.ports import Checkpointer, FaultInjector, Ledger, Life
+from runner.train.progress import StepReporter
+from runner.train.setup import Workload, seed_micro_batch
+from runner.train.sharding import set_gradient_sync
+
+
+@dataclass
+class LoopParts:
+    """What the loop works with; the worker plugs it together."""
+
+    recipe: Recipe
+    ledger: Ledger
+    log: structlog.stdlib.BoundLogger
+    checkpointer: Checkpointer
+    faults: FaultInjector
+    stop_requested: Callable[[], bool]
+
+
+class TrainingLoop:
+    """Runs steps until the recipe's last one.
+
+    Args:
+        parts: the parts that outlive a life.
+        life: this life.
+        workload: its model, optimiser and state.
+        batches: its data.
+        device: where it computes.
+    """
+
+    def __init__(
+        self, parts: LoopParts, life: Life, workload: Workload, batches: BatchSource, device: torch.device
+    ) -> None:
+        self._parts, self._life, self._workload = parts, life, workload
+        self._batches, self._device = batches, device
+        self._training = parts.recipe.training
+        self._micro_batches = (
+            self._training.global_batch_size // life.world_size // self._training.micro_batch_size
+        )
+        self._tokens = self._training.global_batch_size * parts.recipe.dataset.sequence_length
+        # FSDP casts by its own policy; DDP has none.
+        self._autocast = self._training.precision == "bf16" and parts.recipe.sharding.strategy == "ddp"
+        self._run_ahead = device.type == "cuda"
+        self._pending: PendingMetrics | None = None
+        self._stop_agreed = False
+        self._stalled = 0.0
+        self._step_began = time.monotonic()
+
+    def run(self) -> None:
+        """Train from `state.step` to the end, and commit the last step.
+
+        Raises:
+            RunError: PREEMPTED where the run was asked to stop (after saving); SAVE_FAILED.
+            NonFiniteError: the loss or gradient is not finite.
+        """
+        state = self._workload.state
+        self._batches.start(state.step, state.data)
+        self._step_began = time.monotonic()
+        with StepReporter(
+            self._parts.recipe, self._parts.ledger, self._parts.log, self._life.rank
+        ) as reporter:
+            for step in range(state.step + 1, self._training.steps + 1):
+                self._step(step, reporter)
+                self._life.heartbeat(step)
+            self._settle(reporter)
+        self._parts.checkpointer.finish()
+
+    def _step(self, step: int, reporter: StepReporter) -> None:
+        loss = self._forward_backward(step)
+        grad_norm = self._clip()
+        self._settle(reporter)
+        if self._stop_agreed:
+            self._save_and_stop()
+        stop = torch.full_like(loss, float(self._parts.stop_requested()))
+        pending = PendingMetrics(step, torch.stack([loss, stop]), grad_norm, self._life.world_size)
+        if not self._run_ahead:
+            pending.wait()  # a bad loss never reaches the parameters
+        self._update(step)
+        self._pending = pending
+        if not self._run_ahead:
+            self._settle(reporter)
+
+    def _forward_backward(self, step: int) -> torch.Tensor:
+        """Accumulate the gradient of this rank's micro batches; returns their mean loss, a detached scalar."""
+        self._stalled += self._parts.checkpointer.before_forward()
+        first = self._life.rank * self._micro_batches
+        total = torch.zeros((), device=self._device)
+        for index, batch in enumerate(self._batches.micro_batches()):
+            inputs, targets = to_device(batch, self._device)
+            seed_micro_batch(self._training.seed, step, first + index)
+            set_gradient_sync(self._workload.model, index == self._micro_batches - 1)
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+                loss = next_token_loss(self._workload.model, inputs, targets) / self._micro_batches
+            loss = self._parts.faults.loss(step, self._life.rank, loss)
+            loss.backward()
+            total += loss.detach()
+        self._parts.faults.during_step(step, self._life.rank)
+        return total
+
+    def _clip(self) -> torch.Tensor:
+        """Clip the gradient, which is summed over the ranks by now; returns its norm before that, a scalar."""
+        limit = self._training.clip_norm if self._training.clip_norm is not None else float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self._workload.module.parameters(), limit)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def _update(self, step: int) -> None:
+        workload, checkpointer = self._workload, self._parts.checkpointer
+        self._stalled += checkpointer.before_update()
+        set_learning_rate(workload.optimizer, learning_rate(step, self._training))
+        workload.optimizer.step()
+        workload.optimizer.zero_grad(set_to_none=True)
+        workload.state.step = step
+        workload.state.data = self._batches.state()
+        self._stalled += checkpointer.after_update()
+
+    def _settle(self, reporter: StepReporter) -> None:
+        """Wait for the metrics of the step that is under way, check and report them."""
+        if self._pending is None:
+            return
+        metrics = self._pending.wait()
+        self._pending = None
+        now = time.monotonic()
+        reporter.step(
+            StepEnded(
+                step=metrics.step,
+                seconds=now - self._step_began,
+                stalled=self._stalled,
+                tokens=self._tokens,
+                loss=metrics.loss,
+                lr=learning_rate(metrics.step, self._training),
+                grad_norm=metrics.grad_norm,
+            )
+        )
+        self._step_began, self._stalled = now, 0.0
+        self._stop_agreed |= metrics.stop_requested
+
+    def _save_and_stop(self) -> None:
+        """All ranks come here at the same step: the wish to stop was summed over them with the loss."""
+        self._parts.checkpointer.after_update(force_save=True)
+        self._parts.checkpointer.finish()
+        raise RunError(
+            f"stopped on request after step {self._workload.state.step}, which is saved; "
+            "the same command goes on from there",
+            ExitCode.PREEMPTED,
+        )

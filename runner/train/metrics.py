@@ -1,0 +1,67 @@
+"""A step's metrics on their way from the device to the host, agreed on by all ranks."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import distributed as dist
+
+
+class NonFiniteError(RuntimeError):
+    """The loss or the gradient norm is NaN or infinite; seen by all ranks at once."""
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """What all ranks agree on about a step, once it has reached the host."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    stop_requested: bool
+
+
+class PendingMetrics:
+    """A step's metrics on their way to the host.
+
+    On a GPU they are read one step late, so that the host may queue the next step meanwhile: the reduction and
+    the copy are queued with the step, and `wait` blocks only until the GPU has come past them.
+
+    Args:
+        step: the step.
+        values: this rank's loss and its wish to stop (0 or 1), float32, shape (2,); summed over the ranks here.
+        grad_norm: norm of the summed gradient, alike on all ranks; a scalar.
+        world_size: number of ranks.
+    """
+
+    def __init__(self, step: int, values: torch.Tensor, grad_norm: torch.Tensor, world_size: int) -> None:
+        dist.all_reduce(values)
+        packed = torch.cat([values, grad_norm.detach().float().reshape(1)])
+        self._step, self._world = step, world_size
+        self._event: torch.cuda.Event | None = None
+        if packed.is_cuda:
+            self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+            self._host.copy_(packed, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._host = packed
+
+    def wait(self) -> StepMetrics:
+        """The metrics.
+
+        Raises:
+            NonFiniteError: the loss or the gradient norm is not finite.
+        """
+        if self._event is not None:
+            # Not `synchronize`: polling lets a restart's exception reach this thread while a collective is stuck.
+            while not self._event.query():
+                time.sleep(0.0002)
+        loss, stop, grad_norm = self._host.tolist()
+        loss /= self._world
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            raise NonFiniteError(f"step {self._step}: the loss is {loss} and the gradient norm {grad_norm}")
+        return StepMetrics(self._step, loss, grad_norm, stop > 0)

@@ -1,0 +1,70 @@
+"""The training function that the recovery layer runs: one life from joining the ranks to its end."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from runner.ledger.events import Loaded, PhaseEnded
+from runner.train.data.batches import check_batch_arithmetic
+from runner.train.data.source import DataPreparation
+from runner.train.loop import LoopParts, TrainingLoop
+from runner.train.ports import Ledger, Life
+from runner.train.setup import ModelFactory, Workload, configure_backend, pick_device
+
+
+class Trainer:
+    """The training function that the recovery layer runs, once for each life.
+
+    Args:
+        parts: the parts that outlive a life.
+        data: hands out a rank's batches; kept between lives.
+        factory: builds the model; kept between lives.
+    """
+
+    def __init__(self, parts: LoopParts, data: DataPreparation) -> None:
+        self._parts, self._data = parts, data
+        self._factory: ModelFactory | None = None
+
+    def __call__(self, life: Life) -> None:
+        """One life. Returns when the run is done; raises what ended it otherwise."""
+        parts, recipe, phase = self._parts, self._parts.recipe, _Phases(self._parts.ledger)
+        check_batch_arithmetic(recipe, life.world_size)
+        device = pick_device(recipe, life.local_rank)
+        configure_backend(recipe, device, life.local_world_size)
+        batches = self._data.batches(life)
+        if self._factory is None:
+            self._factory = ModelFactory(recipe, self._data.tokenizer)
+        phase.ended("data")
+        life.join(device)
+        phase.ended("rendezvous")
+        life.on_abort(parts.checkpointer.freeze)
+        workload = self._factory.build(device, life.world_size)
+        try:
+            phase.ended("model")
+            self._restore(life, workload, device)
+            TrainingLoop(parts, life, workload, batches, device).run()
+        finally:
+            batches.close()
+            workload.release()  # the exception's traceback holds our frames: the model must not live on with it
+
+    def _restore(self, life: Life, workload: Workload, device: torch.device) -> None:
+        parts, began = self._parts, time.monotonic()
+        parts.checkpointer.attach(life, workload.state)
+        step, source = parts.checkpointer.restore()
+        if source == "fresh" and self._factory is not None:
+            self._factory.fill(workload, device)
+        parts.ledger.record(Loaded(step=step, source=source, seconds=time.monotonic() - began))
+        if life.rank == 0:
+            parts.log.info("ready", after_step=step, source=source, world_size=life.world_size)
+
+
+class _Phases:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._began = ledger, time.monotonic()
+
+    def ended(self, phase: str) -> None:
+        now = time.monotonic()
+        self._ledger.record(PhaseEnded(phase=phase, seconds=now - self._began))
+        self._began = now

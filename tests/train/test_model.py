@@ -1,0 +1,158 @@
+"""Building, wrapping and filling models, with one rank; what several ranks add is in test_world_size.py."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from runner.errors import InputError
+from runner.recipe.recipe import Recipe
+from runner.train.data.tokenizer import ByteTokenizer
+from runner.train.setup import ModelFactory, Workload
+
+MakeRecipe = Callable[..., Recipe]
+CPU = torch.device("cpu")
+GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+
+
+def filled(recipe: Recipe) -> Workload:
+    factory = ModelFactory(recipe, ByteTokenizer())
+    workload = factory.build(CPU, world_size=1)
+    factory.fill(workload, CPU)
+    return workload
+
+
+def full(workload: Workload) -> dict[str, torch.Tensor]:
+    return {
+        name: (t.full_tensor() if isinstance(t, DTensor) else t).clone()
+        for name, t in workload.state.tensors.items()
+    }
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_random_weights_follow_the_architectures_own_rules(make_recipe: MakeRecipe) -> None:
+    """Against transformers' own initialisation of the same model: same spread, zeros and ones in the same places."""
+    for architecture in (GPT2, make_recipe().model.architecture):
+        recipe = make_recipe({"model.architecture": architecture})
+        ours = full(filled(recipe))
+        config = ModelFactory(recipe, ByteTokenizer()).config
+        for name, theirs in AutoModelForCausalLM.from_config(config).named_parameters():
+            mine = ours[f"model.{name}"]
+            if theirs.std() == 0:
+                assert torch.equal(mine, theirs), name
+            else:
+                assert mine.std() == pytest.approx(theirs.std().item(), rel=0.15), name
+                assert mine.mean().abs() < 3 * mine.std() / mine.numel() ** 0.5 + 1e-3, name
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_weights_depend_on_the_seed_not_on_the_sharding_or_wrap_policy(make_recipe: MakeRecipe) -> None:
+    wraps: list[dict[str, Any]] = [
+        {"strategy": "fsdp", "wrap": "transformer_block"},
+        {"strategy": "fsdp", "wrap": {"min_params": 1000}},
+        {"strategy": "fsdp", "wrap": {"modules": ["GPT2MLP"]}},
+        {"strategy": "ddp"},
+    ]
+    base = [full(filled(make_recipe({"model.architecture": GPT2, "sharding": wrap}))) for wrap in wraps]
+    for other in base[1:]:
+        assert all(torch.equal(tensor, other[name]) for name, tensor in base[0].items())
+    reseeded = full(filled(make_recipe({"model.architecture": GPT2, "training.seed": 1})))
+    assert not torch.equal(base[0]["model.transformer.wte.weight"], reseeded["model.transformer.wte.weight"])
+
+
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
+def test_tied_embeddings_stay_one_parameter(make_recipe: MakeRecipe, strategy: str) -> None:
+    workload = filled(make_recipe({"model.architecture": GPT2, "sharding": {"strategy": strategy}}))
+    assert workload.module.lm_head.weight is workload.module.transformer.wte.weight  # type: ignore[union-attr]
+    assert "model.lm_head.weight" not in workload.state.tensors
+    logits = workload.model(input_ids=torch.zeros((1, 4), dtype=torch.long)).logits
+    logits.sum().backward()
+    assert workload.module.lm_head.weight is workload.module.transformer.wte.weight  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_the_sharded_model_computes_what_transformers_computes(make_recipe: MakeRecipe) -> None:
+    """Same weights, same logits: so rotary tables and other buffers survived the meta device."""
+    workload = filled(make_recipe())
+    plain = AutoModelForCausalLM.from_config(ModelFactory(make_recipe(), ByteTokenizer()).config)
+    plain.load_state_dict(
+        {name.removeprefix("model."): t for name, t in full(workload).items() if "optim" not in name}
+    )
+    tokens = torch.arange(30).reshape(1, 30)
+    torch.testing.assert_close(
+        workload.model(input_ids=tokens).logits, plain(input_ids=tokens).logits, rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_published_weights_are_read_as_transformers_reads_them(
+    make_recipe: MakeRecipe, tmp_path: Path, kind: str
+) -> None:
+    shape = GPT2 if kind == "gpt2" else make_recipe().model.architecture
+    config = AutoConfig.for_model(**shape, vocab_size=300)
+    original = AutoModelForCausalLM.from_config(config)
+    bare = (
+        original.transformer if kind == "gpt2" else original
+    )  # GPT-2 is published without its head's prefix
+    bare.save_pretrained(tmp_path / "published", max_shard_size="20KB")
+    recipe = make_recipe({"model": {"name": str(tmp_path / "published")}, "dataset.tokenizer": "bytes"})
+    assert recipe.model.pretrained
+    ours = full(filled(recipe))
+    for name, tensor in original.named_parameters():
+        assert torch.equal(ours[f"model.{name}"], tensor), name
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_weights_that_lack_a_parameter_are_refused(make_recipe: MakeRecipe, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "published"
+    AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(**make_recipe().model.architecture)
+    ).save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    recipe = make_recipe({"model": {"name": str(folder)}, "dataset.tokenizer": "bytes"})
+    with pytest.raises(InputError, match=r"lack 1 parameters .* model\.norm\.weight"):
+        filled(recipe)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"sharding.wrap": {"modules": ["LlamaDecoderLayr"]}},
+            r"no module of class LlamaDecoderLayr; it has .*LlamaDecod",
+        ),
+        (
+            {"sharding.wrap": {"min_params": 10**9}},
+            r"no module holds 1000000000 parameters \(the largest holds \d+\)",
+        ),
+        ({"model.architecture": {"model_type": "lama"}}, r"knows no model_type 'lama'"),
+        (
+            {"model.architecture": {"model_type": "llama", "hidden_sise": 8}},
+            r"llama has no setting hidden_sise",
+        ),
+        ({"model": {"name": "no-such/model"}}, r"model 'no-such/model' cannot be loaded"),
+    ],
+)
+def test_a_model_that_cannot_be_had_is_refused_in_one_line(
+    make_recipe: MakeRecipe, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=message) as caught:
+        ModelFactory(make_recipe(changes), ByteTokenizer())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_more_ranks_than_a_matrix_has_rows_are_refused(make_recipe: MakeRecipe) -> None:
+    with pytest.raises(InputError, match=r"64 ranks cannot share matrices of \d+ rows"):
+        ModelFactory(make_recipe(), ByteTokenizer()).build(CPU, world_size=64)
