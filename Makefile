@@ -1,0 +1,40 @@
+# make quickstart   environment, install, train the quickstart recipe
+# make test         environment, install, all tests but the slow ones
+# make slow         the slow tests
+# make check        lint and types
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test slow check clean
+
+quickstart: $(VENV)/.train
+	rm -rf runs/quickstart
+	$(BIN)/nvrx-run recipes/quickstart.yaml
+
+test: $(VENV)/.dev
+	$(BIN)/pytest
+
+slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow --timeout 1800
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The stamps are renewed only when what is to be installed has changed.
+$(VENV)/.python:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.train: $(VENV)/.python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
