@@ -1,9 +1,26 @@
-"""The events of a run's ledger: what each is called and which fields it carries.
+"""The events of a run's ledger: what each is called, which fields it carries, who writes it and when.
 
 Every event also carries, added by the writer: `t` (wall clock, seconds since the epoch), `m` (monotonic clock of
 the node, seconds), `node` (boot id of the node, since monotonic clocks compare only within one), `rank`, `life`
-(identifies one execution of the training function on one rank: launch, process and in-process iteration) and
-`pid`. Events of the launcher process carry rank -1.
+and `pid`. `life` is the same text on all ranks of one life (`runner.train.ports.Life.attempt`) and different in
+every other life of the run. Events of the launcher process carry rank -1 and a life of their own.
+
+| event | written by | when |
+|---|---|---|
+| LaunchStarted, LaunchEnded | supervisor (rank -1), on each node | first and last thing a command does |
+| LifeStarted | worker | as soon as it knows its rank and life |
+| ClockSynced | one rank a node | after the process group is up, where several nodes train |
+| PhaseEnded | loop | each time a part of start-up is over |
+| ModelBuilt | loop, rank 0 | once a life, after the model is materialised |
+| Loaded | loop | after restore: the next thing is a step |
+| StepEnded | loop | once a step, on every rank; may come one step late, but before the life ends |
+| SnapshotTaken, SaveStarted | checkpoint | when valid; when handed over |
+| SaveCommitted, SaveFailed | checkpoint | by the committing rank; by every rank that learns of it |
+| FaultFired | faults | before firing, followed by `sync()` |
+| FaultSeen | recovery, or the launcher side | this process learns that the life is over; life = the old one |
+| TeardownEnded | recovery | the last thing before the next life begins; life = the old one |
+| LifeEnded | worker | when the training function is left for good, or by a fault |
+| StepsRolled, LinesDropped | the ledger's writer itself | roll-up of old steps; after a disk came back |
 """
 
 from __future__ import annotations
@@ -50,11 +67,33 @@ class LifeStarted(Event):
 
 
 @dataclass(frozen=True)
+class ClockSynced(Event):
+    """This node's monotonic clock plus `offset` seconds is the monotonic clock of node `reference`.
+
+    `uncertainty` is half the round trip of the exchange, seconds.
+    """
+
+    reference: str
+    offset: float
+    uncertainty: float
+
+
+@dataclass(frozen=True)
 class PhaseEnded(Event):
     """A part of start-up is over: `imports`, `rendezvous`, `data`, `model`."""
 
     phase: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class ModelBuilt(Event):
+    """What MFU needs: `flops_per_token` of forward and backward, and the `peak_flops` of one device (None: unknown)."""
+
+    parameters: int
+    flops_per_token: float
+    device: str
+    peak_flops: float | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +120,24 @@ class StepEnded(Event):
     loss: float
     lr: float
     grad_norm: float | None
+
+
+@dataclass(frozen=True)
+class StepsRolled(Event):
+    """Steps `first`..`last` of one life, consecutive, that the writer folded into one line to bound the ledger.
+
+    Stamped with the time of the last one; the first one began at `t - seconds`. Sums over the steps, except
+    `loss` (mean) and `slowest` (the longest step, seconds).
+    """
+
+    first: int
+    last: int
+    seconds: float
+    stalled: float
+    tokens: int
+    loss: float
+    slowest: float
+    snapshots: int
 
 
 @dataclass(frozen=True)
@@ -147,3 +204,14 @@ class LifeEnded(Event):
     reason: Literal["finished", "fault", "preempted", "error"]
     exit_code: int | None = None
     message: str = ""
+
+
+@dataclass(frozen=True)
+class LinesDropped(Event):
+    """The disk refused `count` lines before this one."""
+
+    count: int
+
+
+EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
+"""Kind -> class."""

@@ -1,0 +1,229 @@
+"""The table at the end of a run: plain text, standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.ledger.codec import Record
+from runner.ledger.events import SaveCommitted, SaveFailed, SaveStarted, SnapshotTaken, StepsRolled
+from runner.ledger.goodput import Goodput, account
+from runner.ledger.history import NS, History
+from runner.ledger.reader import RunLedger, read_run
+from runner.ledger.split import KINDS
+
+MEANING = {
+    "useful": "steps whose result was kept",
+    "replayed": "steps whose result was lost and made again",
+    "stall": "training waited for a checkpoint",
+    "detection": "from a fault until somebody knew",
+    "teardown": "clearing the old life away",
+    "startup": "imports, rendezvous, data, model",
+    "load": "getting the state back",
+    "idle": "no command was running",
+}
+_BAR = 40
+
+
+def render(run_folder: Path) -> str:
+    """The summary of the run in `run_folder`, ready to print; works while the run goes on.
+
+    Raises:
+        InputError: there is no ledger in it.
+    """
+    return render_ledger(read_run(Path(run_folder)))
+
+
+def render_ledger(ledger: RunLedger) -> str:
+    """The summary of a ledger that is already read."""
+    if not ledger.records:
+        return f"{ledger.folder}: nothing recorded yet"
+    goodput, history, _ = account(ledger.records)
+    blocks = [
+        _head(ledger, goodput, history),
+        _faults(goodput, history),
+        _saves(ledger.records),
+        _split(goodput),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def seconds(nanoseconds: float) -> str:
+    """A duration as people read it: `0.35 s`, `12.3 s`, `4 min 05 s`, `2 h 10 min`."""
+    s = nanoseconds / NS
+    if s < 10:
+        return f"{s:.2f} s"
+    if s < 100:
+        return f"{s:.1f} s"
+    if s < 3600:
+        return f"{int(s) // 60} min {int(s) % 60:02d} s"
+    return f"{int(s) // 3600} h {int(s) % 3600 // 60:02d} min"
+
+
+def percent(share: float) -> str:
+    """A share of 1 as `93.41 %`."""
+    return f"{100 * share:.2f} %"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned with spaces: the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+        return "  " + "  ".join(cells).rstrip()
+
+    return "\n".join([line(header), "  " + "  ".join("-" * w for w in widths), *map(line, rows)])
+
+
+def _head(ledger: RunLedger, goodput: Goodput, history: History) -> str:
+    kept = [life for life in history.lives if life.work]
+    state = "goes on (or was lost without an end)" if goodput.going_on else _ending(history)
+    rows = [
+        ("run", str(ledger.folder)),
+        ("state", state),
+        (
+            "wall time",
+            f"{seconds(goodput.wall)} in {len(history.lives)} lives, {len(history.launches)} commands",
+        ),
+        ("steps", f"{goodput.useful_steps} useful, {goodput.replayed_steps} replayed"),
+    ]
+    if kept:
+        first, last = kept[0].work[0], kept[-1].work[-1]
+        rows.append(("loss", f"{first.loss:.4f} at step {first.last} -> {last.loss:.4f} at step {last.last}"))
+    if goodput.useful_tokens_per_s is not None:
+        rows.append(("useful tokens/s", f"{goodput.useful_tokens_per_s:,.0f}"))
+    if goodput.mfu is not None:
+        rows.append(("MFU", percent(goodput.mfu)))
+    rows += [
+        ("training goodput", f"{percent(goodput.training)}  (useful / wall)"),
+        ("infra goodput", f"{percent(goodput.infra)}  (1 - downtime of faults / wall)"),
+    ]
+    if goodput.efficiency is not None:
+        rows.append(
+            ("efficiency", f"{percent(goodput.efficiency)}  (stepping time not spent on checkpoints)")
+        )
+    if ledger.unreadable:
+        rows.append(("ledger", f"{ledger.unreadable} lines torn or damaged, left out"))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
+
+
+def _ending(history: History) -> str:
+    code = history.launches[-1].exit_code if history.launches else None
+    if code is None:
+        return "ended"
+    return "finished" if code == 0 else f"ended with exit code {code}"
+
+
+def _faults(goodput: Goodput, history: History) -> str:
+    if not goodput.recoveries:
+        return "Faults: none"
+    rows = []
+    for r in goodput.recoveries:
+        p = r.parts
+        step = f"step {r.faults[0][2]}" if r.faults else ""
+        rows.append(
+            (
+                f"{r.cause[:44]} {step}".strip(),
+                r.by,
+                seconds(p["detection"]),
+                seconds(p["teardown"]),
+                *((seconds(p["idle"]),) if _any_idle(goodput) else ()),
+                seconds(p["startup"]),
+                seconds(p["load"]),
+                seconds(p["step"]),
+                seconds(r.total) if r.finished else "-",
+                str(r.lost),
+                f"{r.resumed} ({r.source or '?'})" if r.resumed is not None else "-",
+            )
+        )
+    idle = ("idle",) if _any_idle(goodput) else ()
+    header = (
+        "fault", "mended by", "detection", "teardown", *idle, "start-up", "load", "1st step", "recovery",
+        "steps lost", "resumed after",
+    )  # fmt: skip
+    return "Faults and recoveries\n" + table(header, rows)
+
+
+def _any_idle(goodput: Goodput) -> bool:
+    return any(r.parts["idle"] for r in goodput.recoveries)
+
+
+def _saves(records: Sequence[Record]) -> str:
+    stalls: dict[int, float] = {}
+    modes: dict[int, str] = {}
+    rows = []
+    snapshots, snapshot_stall = 0, 0.0
+    for r in records:
+        e = r.event
+        if isinstance(e, SaveStarted):
+            stalls[e.step] = max(e.stalled, stalls.get(e.step, 0.0))
+            modes[e.step] = e.mode
+        elif isinstance(e, SnapshotTaken) and r.rank == 0:
+            snapshots += 1
+            snapshot_stall += e.stalled
+        elif isinstance(e, StepsRolled) and r.rank == 0:
+            snapshots += e.snapshots
+    for r in records:
+        e = r.event
+        if isinstance(e, SaveCommitted):
+            stall = seconds(stalls.pop(e.step, 0.0) * NS)
+            mode = modes.get(e.step, "?")
+            rows.append((f"step {e.step}", mode, stall, seconds(e.seconds * NS), _size(e.bytes), "committed"))
+        elif isinstance(e, SaveFailed) and r.rank <= 0:
+            stall = seconds(stalls.pop(e.step, 0.0) * NS)
+            rows.append(
+                (f"step {e.step}", modes.get(e.step, "?"), stall, "-", "-", f"failed: {e.reason[:60]}")
+            )
+    for step in sorted(stalls):
+        rows.append((f"step {step}", modes[step], seconds(stalls[step] * NS), "-", "-", "not committed"))
+    if not rows and not snapshots:
+        return ""
+    shown = rows if len(rows) <= 12 else [*rows[:4], (f"... {len(rows) - 8} more",) + ("",) * 5, *rows[-4:]]
+    text = "Checkpoints\n"
+    text += table(("save", "mode", "stall", "write", "size", "outcome"), shown) if rows else "  none"
+    if snapshots:
+        waited = seconds(snapshot_stall * NS)
+        text += f"\n  {snapshots} snapshots in memory on rank 0, training waited {waited} for them"
+    return text
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _split(goodput: Goodput) -> str:
+    wall = goodput.wall or 1
+    shares = _hundred([goodput.split[kind] for kind in KINDS])
+    rows: list[tuple[str, str, str, str]] = []
+    for kind, share in zip(KINDS, shares, strict=True):
+        bar = "#" * round(_BAR * goodput.split[kind] / wall)
+        rows.append(
+            (kind, seconds(goodput.split[kind]), f"{share / 100:.2f} %", MEANING[kind].ljust(44) + bar)
+        )
+    rows.append(("wall time", seconds(goodput.wall), f"{sum(shares) / 100:.2f} %", " " * 44))
+    widths = (max(len(r[0]) for r in rows), max(len(r[1]) for r in rows), max(len(r[2]) for r in rows))
+    lines = [
+        f"  {r[0].ljust(widths[0])}  {r[1].rjust(widths[1])}  {r[2].rjust(widths[2])}  {r[3]}".rstrip()
+        for r in rows
+    ]
+    return "Where the wall time went\n" + "\n".join(lines)
+
+
+def _hundred(parts: Sequence[int]) -> list[int]:
+    """Shares in hundredths of a per cent that sum to exactly 100.00 % (largest remainder); zeros for nothing."""
+    total = sum(parts)
+    if not total:
+        return [0] * len(parts)
+    exact = [10_000 * part for part in parts]
+    floors = [e // total for e in exact]
+    order = sorted(range(len(parts)), key=lambda i: (exact[i] % total, -i), reverse=True)
+    for i in order[: 10_000 - sum(floors)]:
+        floors[i] += 1
+    return floors

@@ -1,0 +1,174 @@
+"""The account of runs whose every second is known."""
+
+from __future__ import annotations
+
+import pytest
+from ledgerlab import Lab
+
+from runner.ledger.events import FaultSeen, LifeEnded, LifeStarted
+from runner.ledger.goodput import account
+from runner.ledger.history import NS
+from runner.ledger.reader import merge
+
+
+def split_seconds(lab: Lab) -> dict[str, float]:
+    goodput, _, _ = account(merge(lab.items))
+    assert sum(goodput.split.values()) == goodput.wall
+    return {kind: round(value / NS, 3) for kind, value in goodput.split.items() if value}
+
+
+def a_run_with_one_soft_fault(lab: Lab) -> None:
+    lab.launch()
+    lab.begin("1", 0, startup=5, load=1)
+    for step in (1, 2, 3):
+        lab.step(step)
+    lab.step(4, seconds=1.5, stalled=0.5)
+    lab.save(4, stalled=0.5)
+    lab.step(5)
+    lab.step(6)
+    lab.fault(7, partial=0.4, detection=0.3, teardown=0.7)
+    lab.begin("2", 4, startup=0.2, load=2, in_process=True)
+    for step in range(5, 11):
+        lab.step(step)
+    lab.finish()
+    lab.wait(1.1)
+    lab.launched()
+
+
+@pytest.mark.parametrize("skew", [0.0, -137.25])
+def test_every_second_of_a_run_with_a_soft_fault_is_accounted_for(skew: float) -> None:
+    lab = Lab(ranks=4, skew=skew)
+    a_run_with_one_soft_fault(lab)
+    goodput, _, _ = account(merge(lab.items))
+    assert split_seconds(lab) == {
+        "useful": 10.0,
+        "replayed": 2.4,
+        "stall": 0.5,
+        "detection": 0.3,
+        "teardown": 1.8,
+        "startup": 5.2,
+        "load": 3.0,
+    }
+    (recovery,) = goodput.recoveries
+    assert {k: round(v / NS, 3) for k, v in recovery.parts.items()} == {
+        "detection": 0.3, "teardown": 0.7, "idle": 0.0, "startup": 0.2, "load": 2.0, "step": 1.0,
+    }  # fmt: skip
+    assert (recovery.by, recovery.lost, recovery.resumed, recovery.cause) == (
+        "inprocess",
+        2,
+        4,
+        "exception on rank 1",
+    )
+    assert goodput.infra == pytest.approx(1 - 3.2 / 23.2)
+    assert (goodput.useful_steps, goodput.replayed_steps, goodput.useful_tokens) == (10, 2, 10_000)
+    assert goodput.useful_tokens_per_s == pytest.approx(1000)
+
+
+def test_time_between_a_crash_and_the_next_command_is_idle_and_counts_against_infra_goodput() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=2, load=0)
+    lab.step(1)
+    lab.wait(0.5)
+    lab.all(LifeEnded("error", 1, "boom"))
+    lab.wait(0.25)
+    lab.launched(1)
+    lab.wait(10)
+    lab.launch()
+    lab.begin("2", 0, startup=3, load=0)
+    lab.step(1)
+    lab.finish()
+    lab.launched()
+    assert split_seconds(lab) == {
+        "useful": 1.0,
+        "replayed": 1.0,
+        "detection": 0.5,
+        "teardown": 0.25,
+        "startup": 5.0,
+        "idle": 10.0,
+    }
+    goodput, _, _ = account(merge(lab.items))
+    assert goodput.restarts == {"command": 1}
+    assert goodput.infra == pytest.approx(1 - 13.75 / 17.75)
+
+
+def test_idle_after_a_clean_end_is_no_downtime() -> None:
+    lab = Lab()
+    for first in (1, 2):
+        lab.launch()
+        lab.begin(str(first), first - 1, startup=1, load=0)
+        lab.step(first)
+        lab.all(LifeEnded("preempted", 14))
+        lab.launched(14)
+        lab.wait(5 if first == 1 else 0)
+    goodput, _, _ = account(merge(lab.items))
+    assert goodput.split["idle"] == 5 * NS
+    assert goodput.infra == 1.0 and not goodput.recoveries
+
+
+def test_a_respawn_that_only_the_launcher_saw_is_split_by_its_word() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1)
+    lab.wait(0.4)
+    lab.at(-1, FaultSeen("ft_launcher", "rank 1 died of signal 9"))
+    lab.wait(1.6)
+    lab.begin("2", 1, startup=7, load=1)
+    lab.step(2)
+    lab.finish()
+    lab.launched()
+    goodput, _, _ = account(merge(lab.items))
+    (recovery,) = goodput.recoveries
+    assert (recovery.by, recovery.cause) == ("launcher", "rank 1 died of signal 9")
+    assert {k: round(v / NS, 3) for k, v in recovery.parts.items() if v} == {
+        "detection": 0.4, "teardown": 1.6, "startup": 7.0, "load": 1.0, "step": 1.0,
+    }  # fmt: skip
+
+
+def test_steps_kept_but_never_recorded_count_as_useful() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1)
+    lab.step(2)
+    lab.fault(
+        4, partial=1.5, detection=0.1, teardown=0.1
+    )  # step 3 ended, but its record was lost with the process
+    lab.begin("2", 3, startup=1, load=0, in_process=True)
+    lab.step(4)
+    lab.finish()
+    lab.launched()
+    assert split_seconds(lab)["useful"] == 4.0
+    assert split_seconds(lab)["replayed"] == 0.5
+
+
+def test_a_life_that_dies_before_its_first_step_belongs_to_the_recovery_before_it() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1)
+    lab.fault(2, partial=0, detection=0.5, teardown=0.5)
+    lab.life = "2"
+    lab.all(LifeStarted(2, 1, 1_764_000_000.0 + lab.now, True))
+    lab.wait(2)
+    lab.all(FaultSeen("inprocess", "port taken"))
+    lab.wait(1)
+    lab.begin("3", 1, startup=1, load=0, in_process=True)
+    lab.step(2)
+    lab.finish()
+    lab.launched()
+    goodput, _, _ = account(merge(lab.items))
+    first, second = goodput.recoveries
+    assert first.total == 6 * NS and second.total == 3 * NS
+    assert goodput.infra == pytest.approx(1 - 5 / 8)  # their downtimes overlap and count once
+
+
+def test_a_run_that_goes_on_ends_with_its_last_finished_step() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1)
+    lab.step(2)
+    goodput, _, _ = account(merge(lab.items))
+    assert goodput.going_on and goodput.wall == 3 * NS and goodput.training == pytest.approx(2 / 3)

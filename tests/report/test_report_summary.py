@@ -1,0 +1,60 @@
+"""The table at the end of a run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ledgerlab import Lab
+
+from runner.ledger.writer import LedgerWriter
+from runner.report.summary import render
+
+
+def example(folder: Path) -> Path:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=5, load=1)
+    for step in (1, 2, 3):
+        lab.step(step)
+    lab.step(4, seconds=1.5, stalled=0.5)
+    lab.save(4, stalled=0.5)
+    lab.step(5)
+    lab.fault(6, partial=0.4, detection=0.3, teardown=0.7)
+    lab.begin("2", 4, startup=0.2, load=2, in_process=True)
+    for step in (5, 6, 7):
+        lab.step(step)
+    lab.finish()
+    lab.wait(1 / 3)
+    lab.launched()
+    return lab.write(folder)
+
+
+def test_the_table_shows_steps_loss_faults_saves_and_both_goodputs(tmp_path: Path) -> None:
+    text = render(example(tmp_path))
+    assert "7 useful, 1 replayed" in text
+    assert "loss              5.0000 at step 1 -> 0.7143 at step 7" in text
+    assert re.search(
+        r"exception on rank 1 step 6 +inprocess +0\.30 s +0\.70 s +0\.20 s +2\.00 s +1\.00 s +4\.20 s"
+        r" +1 +4 \(storage\)",
+        text,
+    )
+    assert re.search(r"step 4 +async +0\.50 s +2\.00 s +1\.0 MiB +committed", text)
+    assert "training goodput" in text and "infra goodput" in text
+
+
+def test_the_split_sums_to_one_hundred_per_cent_as_printed(tmp_path: Path) -> None:
+    text = render(example(tmp_path))
+    shares = [round(100 * float(x)) for x in re.findall(r"(\d+\.\d\d) %", text.split("wall time went")[1])]
+    assert sum(shares[:-1]) == shares[-1] == 100_00
+
+
+def test_a_run_that_just_began_and_one_without_steps_have_a_summary_too(tmp_path: Path) -> None:
+    LedgerWriter(tmp_path, rank=0, life="1")
+    assert "nothing recorded yet" in render(tmp_path)
+    lab = Lab()
+    lab.launch()
+    lab.wait(2)
+    lab.launched(2)
+    text = render(lab.write(tmp_path / "other"))
+    assert "ended with exit code 2" in text and "Faults: none" in text
