@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from runner.recipe.fields import NonNegativeInt, PositiveInt, Section, Size
-from runner.recipe.instances import EFA_HUGEPAGES_MIB, INSTANCES, MIB, Instance, nearest_instance
+from runner.recipe.instances import INSTANCES, MIB, Instance, nearest_instance, own_shape
 from runner.recipe.kubernetes import KubernetesSection
 
 
@@ -29,13 +29,9 @@ class InstanceShape(Section):
 
     def as_instance(self, name: str) -> Instance:
         """The same shape as a catalogue entry, with the part that kubelet and system keep taken off."""
-        mib = self.memory // MIB
-        kept = max(768, mib // 15) + (2 * EFA_HUGEPAGES_MIB if self.efa else 0)
-        return Instance(
-            name=name, gpus=self.gpus, gpu="", gpu_memory_gib=(self.gpu_memory or 0) // (1024 * MIB),
-            efa=self.efa, rdma_read=self.efa > 0, rdma_write=self.efa > 0, vcpus=self.vcpus,
-            memory_gib=mib // 1024, nvme_gb=self.nvme // 10**9,
-            allocatable_millicpu=self.vcpus * 1000 - 80, allocatable_mib=mib - kept,
+        return own_shape(
+            name, gpus=self.gpus, gpu_memory=self.gpu_memory, efa=self.efa, vcpus=self.vcpus, memory=self.memory,
+            nvme=self.nvme,
         )  # fmt: skip
 
 
@@ -48,7 +44,7 @@ class ClusterSection(Section):
     """Ranks a node. Default: the GPUs of `instance_type`, else of the machine, else 1."""
     accelerator: Literal["auto", "cuda", "cpu"] = "auto"
     """`cuda` trains over NCCL, `cpu` over gloo. `auto`: `cuda` where `instance_type` is given or a GPU is seen."""
-    instance_type: Annotated[str, Field(pattern=r"^(ml\.)?[a-z0-9-]+\.[a-z0-9-]+$")] | None = None
+    instance_type: Annotated[str, Field(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$")] | None = None
     """EC2 instance type, e.g. `p5.48xlarge`. Needed to emit a manifest."""
     instance: InstanceShape | None = None
     """The shape of `instance_type`, where the catalogue does not list it."""
@@ -61,13 +57,6 @@ class ClusterSection(Section):
     command is built. A run always follows the version that is installed."""
     kubernetes: KubernetesSection | None = None
     """What the emitted manifest needs beyond the instance type."""
-
-    @field_validator("instance_type")
-    @classmethod
-    def _plain_name(cls, value: str | None) -> str | None:
-        if value is not None and value.startswith("ml."):
-            raise ValueError(f"give the EC2 name, `{value[3:]}`, and set `kubernetes.hyperpod: true`")
-        return value
 
     @property
     def node_shape(self) -> Instance | None:

@@ -98,6 +98,25 @@ INSTANCES: dict[str, Instance] = {
 """Catalogue by instance type."""
 
 
+def own_shape(
+    name: str, *, gpus: int, gpu_memory: int | None, efa: int, vcpus: int, memory: int, nvme: int
+) -> Instance:
+    """A node that the catalogue does not list, with the part that kubelet and system keep taken off.
+
+    Args:
+        name: what to call it.
+        gpu_memory, memory, nvme: bytes.
+    """
+    mib = memory // MIB
+    kept = max(768, mib // 15) + (2 * EFA_HUGEPAGES_MIB if efa else 0)
+    return Instance(
+        name=name, gpus=gpus, gpu="", gpu_memory_gib=(gpu_memory or 0) // GIB,
+        efa=efa, rdma_read=efa > 0, rdma_write=efa > 0, vcpus=vcpus,
+        memory_gib=mib // 1024, nvme_gb=nvme // 10**9,
+        allocatable_millicpu=vcpus * 1000 - 80, allocatable_mib=mib - kept,
+    )  # fmt: skip
+
+
 def nearest_instance(name: str) -> str | None:
     """The catalogued type that looks most like `name`, for error messages."""
     close = difflib.get_close_matches(name, INSTANCES, n=1)

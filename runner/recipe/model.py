@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import model_validator
-
 from runner.recipe.fields import Section
 
 
@@ -39,16 +37,6 @@ class ModelSection(Section):
 
     compile: bool = False
     """`torch.compile` each block. The first step takes minutes longer: raise the first timeouts with it."""
-
-    @model_validator(mode="after")
-    def _one_source(self) -> ModelSection:
-        if self.name is None and self.architecture is None:
-            raise ValueError("give `name` (hub id or folder) or `architecture` (the shape itself)")
-        if self.name is None and self.weights == "pretrained":
-            raise ValueError("`weights: pretrained` needs `name`: an architecture alone has no weights")
-        if self.name is None and "model_type" not in (self.architecture or {}):
-            raise ValueError("`architecture` needs `model_type`, e.g. llama")
-        return self
 
     @property
     def pretrained(self) -> bool:

@@ -1,0 +1,227 @@
+"""`nvrx-run`: from arguments to one call. Rooms are imported only by the call that needs them, so that a check of a
+recipe starts as fast as a YAML import."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner import __version__
+from runner.errors import ExitCode, RunError
+
+if TYPE_CHECKING:
+    from runner.recipe.load import LoadedRecipe
+    from runner.recipe.problems import Problem
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nvrx-run",
+        description="Train from a recipe, check it, or emit what a cluster needs to train from it.",
+        epilog="Exit codes: 0 done, 2 bad recipe or arguments; docs/exit-codes.md lists all.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="YAML recipe; several with --validate")
+    what = parser.add_mutually_exclusive_group()
+    for flag, text in (
+        ("--validate", "check recipes: every error of every file, exit 0 or 2"),
+        ("--explain", "show every setting, where it comes from, and what follows from it"),
+        ("--emit-schema", "print the JSON Schema of recipes (takes no RECIPE)"),
+        ("--emit-command", "print the launcher command of this machine"),
+        ("--emit-manifest", "print the Kubernetes objects"),
+        ("--checkpoints", "list the run's checkpoints"),
+        ("--faults", "print the fault schedule"),
+    ):
+        what.add_argument(flag, dest="action", action="store_const", const=flag[2:], help=text)
+    what.add_argument(
+        "--export", metavar="STEP", help="write a checkpoint's weights for other programs (-o FOLDER)"
+    )
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
+                        help="override a setting, e.g. training.steps=100; may be repeated")  # fmt: skip
+    parser.add_argument("--format", choices=("text", "json", "github", "sarif"), default="text",
+                        help="of --validate's findings (default: text)")  # fmt: skip
+    parser.add_argument("--strict", action="store_true", help="with --validate: warnings are errors")
+    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH instead of standard output")
+    parser.add_argument("--verbose", action="store_true", help="more detail, tracebacks included")
+    parser.add_argument("--version", action="version", version=f"nvrx-run {__version__}")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `nvrx-run`; returns the exit code."""
+    parser = _parser()
+    args = parser.parse_intermixed_args(argv)
+    action = args.action or ("export" if args.export else "run")
+    if action == "emit-schema":
+        if args.recipes:
+            parser.error("--emit-schema takes no recipe")
+    elif not args.recipes:
+        parser.error("give a recipe, e.g. recipes/quickstart.yaml")
+    elif len(args.recipes) > 1 and action != "validate":
+        parser.error(f"one recipe at a time, got {len(args.recipes)}: {' '.join(args.recipes)}")
+    if action != "validate" and (args.strict or args.format != "text"):
+        parser.error("--strict and --format go with --validate")
+    if args.output is not None and action not in _WRITES:
+        parser.error("-o goes with " + ", ".join(f"--{name}" for name in sorted(_WRITES)))
+    try:
+        return _ACTIONS[action](args)
+    except RunError as error:
+        if args.verbose:
+            raise
+        print(f"nvrx-run: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    except BrokenPipeError:  # the reader of our output has gone, e.g. `head`
+        sys.stdout = None
+        return int(ExitCode.CRASHED)
+
+
+def _validate(args: argparse.Namespace) -> int:
+    from runner.recipe.load import check_file
+
+    problems: list[Problem] = []
+    failed = 0
+    for path in args.recipes:
+        loaded, found = check_file(path, args.overrides)
+        problems += found
+        failed += loaded is None or (args.strict and bool(found))
+    if args.format == "text":
+        from runner.recipe import render
+
+        if problems:
+            print(render.text(problems, color=_color(sys.stdout)))
+        errors = sum(problem.severity == "error" for problem in problems)
+        warnings = len(problems) - errors
+        counts = f"{_many(errors, 'error')}, {_many(warnings, 'warning')}"
+        verdict = "valid" if not failed else "failed" if len(args.recipes) == 1 else f"{failed} failed"
+        subject = args.recipes[0] if len(args.recipes) == 1 else _many(len(args.recipes), "recipe")
+        print(f"{subject}: {verdict} ({counts})" if problems else f"{subject}: valid")
+    else:
+        from runner.recipe import render
+
+        writers: dict[str, Callable[[], str]] = {
+            "json": lambda: render.as_json(problems),
+            "github": lambda: render.github(problems),
+            "sarif": lambda: render.sarif(problems, version=__version__),
+        }
+        output = writers[args.format]()
+        if output:
+            print(output)
+    return int(ExitCode.BAD_RECIPE if failed else ExitCode.DONE)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _color(stream: object) -> bool:
+    import os
+
+    return bool(getattr(stream, "isatty", lambda: False)()) and not os.environ.get("NO_COLOR")
+
+
+def _load(args: argparse.Namespace) -> LoadedRecipe:
+    """The recipe of a command that acts on it; findings go to standard error."""
+    from runner.recipe.load import check_file
+    from runner.recipe.problems import RecipeErrors
+
+    loaded, problems = check_file(args.recipes[0], args.overrides)
+    if problems:
+        from runner.recipe import render
+
+        print(render.text(problems, color=_color(sys.stderr)), file=sys.stderr)
+    if loaded is None:
+        errors = [problem for problem in problems if problem.severity == "error"]
+        if args.verbose:
+            raise RecipeErrors(errors)
+        raise RunError(f"{args.recipes[0]}: {_many(len(errors), 'error')}", ExitCode.BAD_RECIPE)
+    return loaded
+
+
+def _write(args: argparse.Namespace, text: str) -> int:
+    if args.output is None:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    else:
+        try:
+            Path(args.output).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise RunError(
+                f"{args.output}: cannot be written: {error.strerror}", ExitCode.BAD_RECIPE
+            ) from None
+    return int(ExitCode.DONE)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from runner.launch.supervisor import run
+
+    return run(_load(args), verbose=args.verbose)
+
+
+def _explain(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from runner.recipe.explain import explain
+
+    return _write(args, explain(loaded))
+
+
+def _emit_schema(args: argparse.Namespace) -> int:
+    from runner.recipe.schema import schema_text
+
+    return _write(args, schema_text())
+
+
+def _emit_command(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from runner.emit.launcher import command_text
+
+    return _write(args, command_text(loaded.recipe, recipe_path=loaded.path.absolute()))
+
+
+def _emit_manifest(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from runner.emit.manifest import emit_manifest
+
+    return _write(args, emit_manifest(loaded.recipe))
+
+
+def _checkpoints(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from runner.checkpoint.listing import list_checkpoints
+
+    return _write(args, list_checkpoints(loaded.recipe))
+
+
+def _faults(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from runner.faults.schedule import schedule_text
+
+    return _write(args, schedule_text(loaded.recipe))
+
+
+def _export(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from runner.checkpoint.export import export
+
+    return export(loaded.recipe, args.export, args.output)
+
+
+_WRITES = frozenset(
+    {"explain", "emit-schema", "emit-command", "emit-manifest", "checkpoints", "faults", "export"}
+)
+_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "run": _run,
+    "validate": _validate,
+    "explain": _explain,
+    "emit-schema": _emit_schema,
+    "emit-command": _emit_command,
+    "emit-manifest": _emit_manifest,
+    "checkpoints": _checkpoints,
+    "faults": _faults,
+    "export": _export,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""What a rule is, and the report that rules write to.
+
+A rule relates settings that are right one by one. It has a number (never reused), a heading of the same number in
+docs/rules.md, and a test that breaks exactly it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from runner.recipe.node import Node, Path, find, locate
+from runner.recipe.problems import Problem, Severity
+
+if TYPE_CHECKING:
+    from runner.recipe.recipe import Recipe
+
+Check = Callable[["Recipe", "Report"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One numbered rule."""
+
+    code: str
+    severity: Severity
+    check: Check
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(code: str, severity: Severity = "error") -> Callable[[Check], Check]:
+    """Register a check under a number."""
+
+    def register(check: Check) -> Check:
+        if code in RULES:
+            raise ValueError(f"rule {code} is taken by {RULES[code].check.__name__}")
+        RULES[code] = Rule(code, severity, check)
+        return check
+
+    return register
+
+
+@dataclass(slots=True)
+class Report:
+    """Where the running rule says what it found."""
+
+    root: Node
+    rule: Rule
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(
+        self,
+        path: str,
+        message: str,
+        hint: str | None = None,
+        *,
+        also: str | None = None,
+        expected: str | None = None,
+    ) -> None:
+        """One finding.
+
+        Args:
+            path: dotted path of the value to blame; where it is a default, `also` or its section is
+                pointed at.
+            message: what is wrong, with the values.
+            hint: what to change.
+            also: dotted path of the other side.
+            expected: what would be right.
+        """
+        parts = _parts(path)
+        node = find(self.root, parts)
+        other = find(self.root, _parts(also)) if also else None
+        value = f"`{node.raw}`" if node is not None and node.raw else None
+        at = other.at if other and node is None else locate(self.root, parts)
+        second = other.at if other and node else None
+        self.problems.append(
+            Problem(self.rule.code, at, path, message, value, expected, hint, self.rule.severity, second)
+        )
+
+
+def _parts(path: str) -> Path:
+    return tuple(
+        int(part) if part.isdecimal() else part for part in path.replace("[", ".").replace("]", "").split(".")
+    )
+
+
+def run_rules(recipe: Recipe, root: Node) -> list[Problem]:
+    """Every rule on one recipe, in the order of their numbers."""
+    problems: list[Problem] = []
+    for code in sorted(RULES):
+        report = Report(root, RULES[code])
+        RULES[code].check(recipe, report)
+        problems += report.problems
+    return problems

@@ -1,0 +1,39 @@
+"""What follows from a recipe without any machine at hand. Works on `Recipe` and on the quick check's view of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runner.recipe.instances import INSTANCES, Instance, own_shape
+
+if TYPE_CHECKING:
+    from runner.recipe.recipe import Recipe
+
+
+def node_shape(recipe: Recipe) -> Instance | None:
+    """The node: `cluster.instance` where given, else the catalogue's entry of `cluster.instance_type`, else None."""
+    cluster = recipe.cluster
+    if cluster.instance is not None:
+        own = cluster.instance
+        return own_shape(
+            cluster.instance_type or "custom", gpus=own.gpus, gpu_memory=own.gpu_memory, efa=own.efa,
+            vcpus=own.vcpus, memory=own.memory, nvme=own.nvme,
+        )  # fmt: skip
+    return INSTANCES.get(cluster.instance_type) if cluster.instance_type else None
+
+
+def processes_per_node(recipe: Recipe) -> int | None:
+    """Ranks a node; None where only the machine at run time can tell."""
+    cluster = recipe.cluster
+    if cluster.processes_per_node is not None:
+        return cluster.processes_per_node
+    shape = node_shape(recipe)
+    if shape is not None and cluster.accelerator != "cpu":
+        return max(1, shape.gpus)
+    return 1 if cluster.accelerator == "cpu" else None
+
+
+def world_size(recipe: Recipe) -> int | None:
+    """Ranks of the run; None where only the machine at run time can tell."""
+    each = processes_per_node(recipe)
+    return None if each is None else each * recipe.cluster.nodes

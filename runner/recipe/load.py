@@ -1,0 +1,102 @@
+"""`load_recipe`: from a file to a checked recipe, or to everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from runner.recipe.checks import check
+from runner.recipe.layers import read_layers
+from runner.recipe.node import Node, Position, dotted, locate
+from runner.recipe.problems import Problem, RecipeErrors
+from runner.recipe.table import table
+from runner.recipe.typecheck import TypeChecker, View
+
+if TYPE_CHECKING:
+    from runner.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRecipe:
+    """A recipe that passed every check.
+
+    Attributes:
+        path: the file, as given.
+        root: the recipe as written, `extends` and overrides applied.
+        view: what the rules saw: attribute access like `recipe`, without pydantic.
+        warnings: what is legal but unwise.
+    """
+
+    path: Path
+    root: Node
+    view: View
+    warnings: tuple[Problem, ...]
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe as pydantic models; made when first asked for.
+
+        Raises:
+            RecipeErrors: pydantic refuses what the table accepted (a setting with a constraint of its own).
+        """
+        from pydantic import ValidationError
+
+        from runner.recipe.recipe import Recipe
+
+        try:
+            return Recipe.model_validate(self.root.plain())
+        except ValidationError as error:
+            problems = []
+            for item in error.errors(include_url=False):
+                path = tuple(item["loc"])
+                problems.append(Problem("T203", locate(self.root, path), dotted(path), item["msg"]))
+            raise RecipeErrors(problems) from None
+
+    @cached_property
+    def positions(self) -> Mapping[str, Position]:
+        """Dotted path -> where its value is written; only what is written."""
+        return {dotted(path): node.at for path, node in self.root.walk() if path}
+
+
+def check_file(
+    path: str | Path, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[LoadedRecipe | None, list[Problem]]:
+    """Every problem of one recipe file, errors and warnings, and the recipe where there is no error."""
+    path = Path(path)
+    try:
+        root, problems = read_layers(path, overrides, environment)
+    except RecipeErrors as error:
+        return None, list(error.problems)
+    checker = TypeChecker(table())
+    view = checker.recipe(root)
+    problems += checker.problems
+    if view is not None:
+        problems += check(cast(Any, view), root)
+    failed = view is None or any(problem.severity == "error" for problem in problems)
+    loaded = None
+    if not failed and view is not None:
+        warnings = tuple(problem for problem in problems if problem.severity == "warning")
+        loaded = LoadedRecipe(path, root, view, warnings)
+    return loaded, problems
+
+
+def load_recipe(
+    path: str | Path, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> LoadedRecipe:
+    """Read and check a recipe.
+
+    Args:
+        path: YAML file.
+        overrides: `section.key=value` texts, as of `--set`.
+        environment: for `${VAR}`; the process's own by default.
+
+    Raises:
+        RecipeErrors: everything that is wrong, at once.
+    """
+    loaded, problems = check_file(path, overrides, environment)
+    if loaded is None:
+        raise RecipeErrors([problem for problem in problems if problem.severity == "error"])
+    return loaded

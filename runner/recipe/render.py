@@ -1,0 +1,134 @@
+"""Findings as text for people, JSON, GitHub annotations or SARIF."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.recipe.node import Position
+from runner.recipe.problems import Problem
+
+_RED, _YELLOW, _BOLD, _BLUE, _OFF = "\033[31m", "\033[33m", "\033[1m", "\033[34m", "\033[0m"
+_WIDEST = 100
+
+
+def text(problems: Sequence[Problem], *, color: bool = False) -> str:
+    """A block a finding: the place, the line of the file with a marker under it, what is expected, what to do."""
+    return "\n".join(_block(problem, color) for problem in problems)
+
+
+def _block(problem: Problem, color: bool) -> str:
+    def paint(code: str, words: str) -> str:
+        return f"{code}{words}{_OFF}" if color else words
+
+    tint = _RED if problem.severity == "error" else _YELLOW
+    subject = f"{problem.path}: " if problem.path else ""
+    kind = paint(tint, f"{problem.severity}[{problem.code}]")
+    lines = [f"{paint(_BOLD, f'{problem.at}:')} {kind} {paint(_BOLD, subject + problem.message)}"]
+    lines += _excerpt(problem.at, lambda marker: paint(tint, marker))
+    if problem.also is not None and problem.also.line:
+        lines.append(f"  see {problem.also}")
+        lines += _excerpt(problem.also, lambda marker: paint(_BLUE, marker.replace("^", "-")))
+    if problem.expected:
+        lines.append(f"  expected: {problem.expected}")
+    if problem.hint:
+        lines.append(f"  {paint(_BLUE, 'help')}: {problem.hint}")
+    return "\n".join(lines) + "\n"
+
+
+def _excerpt(at: Position, paint: Callable[[str], str]) -> list[str]:
+    if not at.line:
+        return []
+    try:
+        source = Path(at.file).read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    except OSError:
+        return []  # it was read a moment ago; the message stands without it
+    if at.line > len(source):
+        return []
+    line = source[at.line - 1]
+    stop = at.end_column if at.end_line == at.line else len(line) + 1
+    first = max(0, at.column - 1 - _WIDEST // 2) if len(line) > _WIDEST else 0
+    shown = line[first : first + _WIDEST].replace("\t", " ")
+    width = max(1, min(stop - at.column, len(shown) - (at.column - 1 - first)))
+    gutter = str(at.line)
+    blank = " " * len(gutter)
+    return [f"  {gutter} | {shown}", f"  {blank} | {' ' * (at.column - 1 - first)}{paint('^' * width)}"]
+
+
+def as_json(problems: Sequence[Problem]) -> str:
+    """A list of objects; lines and columns count from 1, 0 where there is no place in a file."""
+    return json.dumps([_record(problem) for problem in problems], indent=2, ensure_ascii=False)
+
+
+def _record(problem: Problem) -> dict[str, Any]:
+    return {
+        "code": problem.code,
+        "severity": problem.severity,
+        "file": problem.at.file,
+        "line": problem.at.line,
+        "column": problem.at.column,
+        "end_line": problem.at.end_line,
+        "end_column": problem.at.end_column,
+        "path": problem.path,
+        "message": problem.message,
+        "value": problem.value,
+        "expected": problem.expected,
+        "hint": problem.hint,
+    }
+
+
+def _sentence(problem: Problem) -> str:
+    words = f"{problem.path}: {problem.message}" if problem.path else problem.message
+    words += f"; expected {problem.expected}" if problem.expected else ""
+    return words + (f"; {problem.hint}" if problem.hint else "")
+
+
+def github(problems: Sequence[Problem]) -> str:
+    """GitHub Actions workflow commands: annotations on the changed files."""
+    return "\n".join(
+        f"::{problem.severity} file={_property(problem.at.file)},line={max(1, problem.at.line)},"
+        f"col={max(1, problem.at.column)},endLine={max(1, problem.at.end_line)},"
+        f"title={_property(problem.code)}::{_data(_sentence(problem))}"
+        for problem in problems
+    )
+
+
+def _data(words: str) -> str:
+    return words.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(words: str) -> str:
+    return _data(words).replace(":", "%3A").replace(",", "%2C")
+
+
+def sarif(problems: Sequence[Problem], *, version: str) -> str:
+    """SARIF 2.1.0, for code scanning."""
+    codes = sorted({problem.code for problem in problems})
+    rules = [{"id": code, "helpUri": f"docs/rules.md#{code.lower()}"} for code in codes]
+    results = []
+    for problem in problems:
+        region = {
+            "startLine": max(1, problem.at.line),
+            "startColumn": max(1, problem.at.column),
+            "endLine": max(1, problem.at.end_line),
+            "endColumn": max(1, problem.at.end_column),
+        }
+        uri = problem.at.file.replace("\\", "/")
+        location = {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
+        results.append(
+            {
+                "ruleId": problem.code,
+                "level": problem.severity,
+                "message": {"text": _sentence(problem)},
+                "locations": [location],
+            }
+        )
+    driver = {"name": "nvrx-run", "version": version, "rules": rules}
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}],
+    }
+    return json.dumps(log, indent=2, ensure_ascii=False)
