@@ -164,8 +164,8 @@ def _downtime(history: History, spans: Sequence[Span]) -> int:
     for begin, end in windows:
         begin = max(begin, reached)
         for span in spans:
-            if span.kind in DOWN and span.end > begin and span.start < end:
-                total += min(span.end, end) - max(span.start, begin)
+            if span.kind in DOWN:
+                total += max(0, min(span.end, end) - max(span.start, begin))
         reached = max(reached, end)
     return total
 

@@ -84,7 +84,8 @@ def _head(ledger: RunLedger, goodput: Goodput, history: History) -> str:
         ("state", state),
         (
             "wall time",
-            f"{seconds(goodput.wall)} in {len(history.lives)} lives, {len(history.launches)} commands",
+            f"{seconds(goodput.wall)} in {_count(len(history.lives), 'life', 'lives')}, "
+            + _count(len(history.launches), "command", "commands"),
         ),
         ("steps", f"{goodput.useful_steps} useful, {goodput.replayed_steps} replayed"),
     ]
@@ -109,6 +110,10 @@ def _head(ledger: RunLedger, goodput: Goodput, history: History) -> str:
     return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
 
 
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
 def _ending(history: History) -> str:
     code = history.launches[-1].exit_code if history.launches else None
     if code is None:
@@ -122,7 +127,7 @@ def _faults(goodput: Goodput, history: History) -> str:
     rows = []
     for r in goodput.recoveries:
         p = r.parts
-        step = f"step {r.faults[0][2]}" if r.faults else ""
+        step = f"at step {r.faults[0][2]}" if r.faults else ""
         rows.append(
             (
                 f"{r.cause[:44]} {step}".strip(),

@@ -35,7 +35,7 @@ def test_the_table_shows_steps_loss_faults_saves_and_both_goodputs(tmp_path: Pat
     assert "7 useful, 1 replayed" in text
     assert "loss              5.0000 at step 1 -> 0.7143 at step 7" in text
     assert re.search(
-        r"exception on rank 1 step 6 +inprocess +0\.30 s +0\.70 s +0\.20 s +2\.00 s +1\.00 s +4\.20 s"
+        r"exception on rank 1 at step 6 +inprocess +0\.30 s +0\.70 s +0\.20 s +2\.00 s +1\.00 s +4\.20 s"
         r" +1 +4 \(storage\)",
         text,
     )
