@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import shlex
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -215,3 +216,8 @@ def _seconds(value: timedelta) -> int:
 def _number(value: timedelta) -> str:
     """Seconds as the shortest decimal: `300`, `0.5`."""
     return f"{value.total_seconds():.6f}".rstrip("0").rstrip(".")
+
+
+def command_text(recipe: Recipe, *, recipe_path: Path, node_rank: int = 0) -> str:
+    """The launcher command as one line for a shell, as a run on this machine would execute it."""
+    return shlex.join(launcher_argv(recipe, recipe_path=recipe_path, node_rank=node_rank))

@@ -1,4 +1,4 @@
-"""Fixtures of the emission tests."""
+"""Fixtures that several rooms share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests/nvrx_releases.py serves several rooms
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # nvrx_releases.py serves several rooms
 
 
 @pytest.fixture
