@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 2807500865
+CHECKSUM = 2379153777
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -34,6 +34,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'shuffle': (('bool',), ('value', True)),
         'max_documents': (('optional', ('int', 1, None, 9223372036854775807, None)), ('value', None)),
         'workers': (('int', 0, None, 9223372036854775807, None), ('value', 0)),
+        'worker_timeout': (('duration', None, None, None, None), ('seconds', 60.0)),
         'source': (('literal', ('embedded',)), None),
     },
     'HubDataset': {
@@ -42,6 +43,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'shuffle': (('bool',), ('value', True)),
         'max_documents': (('optional', ('int', 1, None, 9223372036854775807, None)), ('value', None)),
         'workers': (('int', 0, None, 9223372036854775807, None), ('value', 0)),
+        'worker_timeout': (('duration', None, None, None, None), ('seconds', 60.0)),
         'source': (('literal', ('hub',)), None),
         'name': (('str', None, None, None), None),
         'config': (('optional', ('str', None, None, None)), ('value', None)),
@@ -56,6 +58,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'shuffle': (('bool',), ('value', True)),
         'max_documents': (('optional', ('int', 1, None, 9223372036854775807, None)), ('value', None)),
         'workers': (('int', 0, None, 9223372036854775807, None), ('value', 0)),
+        'worker_timeout': (('duration', None, None, None, None), ('seconds', 60.0)),
         'source': (('literal', ('saved',)), None),
         'path': (('str', None, None, None), None),
         'text_column': (('str', None, None, None), ('value', 'text')),
@@ -66,6 +69,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'shuffle': (('bool',), ('value', True)),
         'max_documents': (('optional', ('int', 1, None, 9223372036854775807, None)), ('value', None)),
         'workers': (('int', 0, None, 9223372036854775807, None), ('value', 0)),
+        'worker_timeout': (('duration', None, None, None, None), ('seconds', 60.0)),
         'source': (('literal', ('files',)), None),
         'format': (('literal', ('text', 'json', 'parquet')), None),
         'paths': (('list', ('str', None, None, None), 1, None), None),
@@ -205,6 +209,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'instance_type': (('optional', ('str', None, None, '^[a-z0-9-]+(\\.[a-z0-9-]+)+$')), ('value', None)),
         'instance': (('optional', ('section', 'InstanceShape')), ('value', None)),
         'rendezvous_port': (('int', 1024, None, 65534, None), ('value', 29500)),
+        'leader': (('optional', ('str', None, None, '^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$')), ('value', None)),
         'nvrx_version': (('optional', ('str', None, None, '^0\\.[4-7](\\.[0-9]+)?$')), ('value', None)),
         'kubernetes': (('optional', ('section', 'KubernetesSection')), ('value', None)),
     },
