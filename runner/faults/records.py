@@ -1,0 +1,76 @@
+"""Post-mortem records: one file for each fault that a rank met, under `<run>/faults/`. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from runner.launch.outcome import write_durably
+
+FaultKind = Literal["exception", "hang", "interrupted", "died"]
+
+
+@dataclass(frozen=True)
+class FaultRecord:
+    """What one rank knows about the end of one life.
+
+    Attributes:
+        kind: `exception` in the training function; `hang`, this rank made no progress; `interrupted` by a fault
+            elsewhere; `died`, the process vanished (told by its supervisor).
+        rank: the rank it is about.
+        step: steps it had finished.
+        layer: the recovery layer.
+        attempt: the life.
+        what: exception type and message, or signal.
+        consequence: True where the fault only follows from another rank's.
+        stacks: Python stacks of all threads.
+        phase: where the rank was: what it called last, in one line.
+        time: wall clock, seconds.
+    """
+
+    kind: FaultKind
+    rank: int
+    step: int
+    layer: str
+    attempt: str
+    what: str
+    consequence: bool = False
+    stacks: str = ""
+    phase: str = ""
+    time: float = field(default_factory=time.time)
+
+    @property
+    def signature(self) -> str:
+        """The fault without what differs between two runs of the same mistake (addresses, process ids)."""
+        return re.sub(r"0x[0-9a-f]+|\bpid \d+", "?", self.what)
+
+
+def records_folder(run_folder: Path) -> Path:
+    """Where the records of a run lie."""
+    return run_folder / "faults"
+
+
+def write_record(run_folder: Path, record: FaultRecord) -> Path:
+    """Write a record durably; returns its file."""
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(record.time))
+    name = f"{stamp}-{record.attempt}-rank{record.rank:05d}-{record.kind}.json"
+    path = records_folder(run_folder) / name
+    write_durably(path, json.dumps(asdict(record), indent=1))
+    return path
+
+
+def read_records(run_folder: Path) -> list[FaultRecord]:
+    """All records of a run, oldest first."""
+    folder = records_folder(run_folder)
+    if not folder.is_dir():
+        return []
+    records = [
+        FaultRecord(**json.loads(path.read_text()))
+        for path in folder.glob("*.json")
+        if not path.name.startswith(".")
+    ]
+    return sorted(records, key=lambda record: record.time)

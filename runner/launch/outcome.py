@@ -1,0 +1,141 @@
+"""How a worker says, in a file, what its process ended with: launchers only pass on 0 or 1.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from runner.errors import ExitCode
+
+# These end the run whatever the recovery layer is: a restart would meet the same again, or is not allowed any more.
+DECISIVE = frozenset(
+    {
+        ExitCode.BAD_RECIPE,
+        ExitCode.NO_LOADABLE_CHECKPOINT,
+        ExitCode.RESTART_BUDGET_SPENT,
+        ExitCode.NO_PROGRESS,
+        ExitCode.SAVE_FAILED,
+        ExitCode.PREEMPTED,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one worker process ended with.
+
+    Attributes:
+        exit_code: in the product's terms, whatever the process itself returns to its launcher.
+        message: one line for the user.
+        rank: of the worker.
+        step: optimiser steps that the worker had seen finished.
+        attempt: the life it belongs to.
+        consequence: True where the error only follows from a fault elsewhere (a peer's connection was closed).
+        traceback: the Python traceback, shown with `--verbose`.
+        time: wall clock, seconds.
+    """
+
+    exit_code: int
+    message: str
+    rank: int
+    step: int
+    attempt: str
+    consequence: bool = False
+    traceback: str = ""
+    time: float = field(default_factory=time.time)
+
+    @property
+    def decisive(self) -> bool:
+        """Whether the run is over with this, so that no layer may start it again."""
+        return self.exit_code in DECISIVE
+
+
+def outcome_folder(run_folder: Path) -> Path:
+    """Where outcomes of a run lie."""
+    return run_folder / "outcome"
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a file that is either absent or complete, also after a power cut and for readers on other nodes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_outcome(run_folder: Path, outcome: Outcome) -> None:
+    """Record what this worker ended with."""
+    name = f"{outcome.attempt}-rank{outcome.rank}-{os.getpid()}.json"
+    write_durably(outcome_folder(run_folder) / name, json.dumps(asdict(outcome)))
+
+
+def decisive_since(run_folder: Path, since: float) -> Outcome | None:
+    """The first decisive outcome written after `since` (wall clock, seconds)."""
+    folder = outcome_folder(run_folder)
+    if not folder.is_dir():
+        return None
+    outcomes = [Outcome(**json.loads(path.read_text())) for path in folder.glob("[!.]*.json")]
+    decisive = [outcome for outcome in outcomes if outcome.decisive and outcome.time >= since]
+    return min(decisive, key=lambda outcome: outcome.time, default=None)
+
+
+class OutcomeReader:
+    """Reads the outcomes that are written after it was made, by any node.
+
+    Age is told by the file system's own clock: a marker is written first, and files older than it are of an
+    earlier launch.
+    """
+
+    def __init__(self, run_folder: Path, name: str) -> None:
+        self._folder = outcome_folder(run_folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._marker = self._folder / f".started-{name}"
+        self._marker.write_text("")
+        os.utime(self._marker)
+        self._since = self._marker.stat().st_mtime_ns
+        self._read: dict[str, Outcome] = {}
+
+    def outcomes(self) -> list[Outcome]:
+        """All outcomes so far, oldest first."""
+        for name, path in self._new():
+            try:
+                self._read[name] = Outcome(**json.loads(path.read_text()))
+            except FileNotFoundError:
+                continue
+        return sorted(self._read.values(), key=lambda outcome: outcome.time)
+
+    def _new(self) -> Iterator[tuple[str, Path]]:
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name in self._read:
+                    continue
+                if entry.stat().st_mtime_ns >= self._since:
+                    yield entry.name, Path(entry.path)
+
+    def close(self) -> None:
+        """Remove the marker."""
+        self._marker.unlink(missing_ok=True)
+
+
+def decide(outcomes: list[Outcome]) -> Outcome | None:
+    """The outcome that speaks for the run: the first decisive one, else the first cause, else the first of all."""
+    for wanted in (lambda o: o.decisive, lambda o: o.exit_code and not o.consequence, lambda o: o.exit_code):
+        for outcome in outcomes:
+            if wanted(outcome):
+                return outcome
+    return outcomes[-1] if outcomes else None

@@ -1,0 +1,71 @@
+"""Facts about processes from /proc. Standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends; at once where it is gone already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends (sub-reaper)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the state on, or nothing where there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text[text.rindex(")") + 2 :].split()
+
+
+def started_at(pid: int) -> float:
+    """Wall clock at which a process was created.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+    fields = stat_fields(pid)
+    if fields is None:
+        raise ProcessLookupError(f"no process {pid}")
+    ticks = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks)
+
+
+def children_by_parent() -> dict[int, list[int]]:
+    """Parent -> children, for all processes that can be seen."""
+    table: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := stat_fields(int(name))) is not None:
+            table.setdefault(int(fields[1]), []).append(int(name))
+    return table
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below a process, parents before children."""
+    table = children_by_parent()
+    found = [pid]
+    for parent in found:
+        found.extend(table.get(parent, ()))
+    return found[1:]

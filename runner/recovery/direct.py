@@ -1,0 +1,69 @@
+"""The layers that run the training function once in a process: `none` under torchrun, `ft_launcher` alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from runner.recovery.ending import Coroner, Ending, WorkerExit, describe
+from runner.recovery.heartbeats import Heartbeats
+from runner.recovery.life import Connections, ProcessLife
+from runner.recovery.setup import WorkerSetup
+from runner.train.ports import Life
+
+
+class MonitoredLife(ProcessLife):
+    """A life whose heartbeats go to ft_launcher's rank monitor too."""
+
+    heartbeats: Heartbeats | None = None
+
+    def heartbeat(self, step: int) -> None:
+        """This rank has finished `step` and goes on."""
+        super().heartbeat(step)
+        if self.heartbeats is not None:
+            self.heartbeats.beat()
+
+
+def run_direct(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | None:
+    """Run the training function once. Returns how it ended where it did not finish."""
+    facts = setup.facts
+    with contextlib.ExitStack() as stack:
+        heartbeats = setup.open_heartbeats()
+        if heartbeats is not None:
+            stack.callback(heartbeats.close)
+        meeting = setup.meet()
+        connections = Connections(meeting, serve=facts.rank == 0, timeout=setup.group_timeout)
+        attempt = setup.agree_attempt(connections.control)
+        life = MonitoredLife(
+            rank=facts.rank,
+            world_size=facts.world_size,
+            facts=facts,
+            attempt=attempt,
+            in_process=False,
+            connections=connections,
+            group_timeout=setup.group_timeout,
+            ledger=setup.ledger,
+            layer=setup.layer,
+        )
+        life.heartbeats = heartbeats
+        setup.life_started(life, iteration=0)
+        try:
+            train(life)
+        except SystemExit as error:
+            return _failed(setup, life, WorkerExit(f"sys.exit({error.code!r}) during training"))
+        except KeyboardInterrupt:
+            raise
+        except Exception as error:  # noqa: BLE001 - judged, recorded and returned
+            return _failed(setup, life, error)
+        life.leave()
+        setup.life_finished(life)
+    return None
+
+
+def _failed(setup: WorkerSetup, life: ProcessLife, error: BaseException) -> Ending:
+    coroner: Coroner = setup.coroner
+    ending = coroner.exception(life, error)
+    life.end(describe(error))
+    setup.life_failed(life, ending)
+    coroner.conclude(life, ending)
+    return ending

@@ -1,0 +1,201 @@
+"""What the end of a life means: a fault that a layer may mend, or the end of the run; and the record of it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from runner.errors import ExitCode, RunError
+from runner.faults.records import FaultRecord, read_records, write_record
+from runner.launch.outcome import DECISIVE, Outcome, write_outcome
+from runner.recovery.life import ProcessLife
+
+
+class WorkerExit(RuntimeError):
+    """The training function called `sys.exit` before it was done."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a life ended on this rank.
+
+    Attributes:
+        exit_code: what the worker process would exit with.
+        message: one line for the user.
+        final: whether no layer may start the run again.
+        consequence: whether this only follows from a fault elsewhere.
+    """
+
+    exit_code: int
+    message: str
+    final: bool
+    consequence: bool = False
+    traceback: str = ""
+
+
+def describe(error: BaseException) -> str:
+    """Type and message of an error in one line."""
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {text[:500]}" if text else name
+
+
+def all_stacks() -> str:
+    """Python stacks of all threads of this process."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        parts.append(f"thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame)))
+    return "\n".join(parts)
+
+
+def _main_thread_frames() -> list[FrameType]:
+    """Frames of the main thread, innermost first."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def main_thread_place() -> str:
+    """Where the main thread is now, as `file:line in function`."""
+    frames = _main_thread_frames()
+    return (
+        f"{frames[0].f_code.co_filename}:{frames[0].f_lineno} in {frames[0].f_code.co_name}" if frames else ""
+    )
+
+
+_WAITING_PLACES = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/torch/_tensor.py")
+
+
+def waits_for_peers() -> bool:
+    """Whether the main thread looks as if it waits for other ranks: in a collective, or for work queued behind one.
+
+    A guess from the innermost frame. It tells the rank that hangs from the ranks that wait for it, which time alone
+    cannot: all of them are silent for equally long.
+    """
+    frames = _main_thread_frames()
+    return bool(frames) and any(part in frames[0].f_code.co_filename for part in _WAITING_PLACES)
+
+
+class Coroner:
+    """Judges the end of lives of one worker process and writes what is known about it.
+
+    Records are written by a thread of their own: a durable write may take longer than the whole recovery.
+
+    Args:
+        run_folder: where records and outcomes go.
+        layer: name of the recovery layer.
+        since: wall clock of the start of this launch; faults before it do not count as repeated.
+    """
+
+    def __init__(self, run_folder: Path, layer: str, since: float) -> None:
+        self._folder = run_folder
+        self._layer = layer
+        self._since = since
+        self._causes: list[FaultRecord] | None = (
+            None  # of earlier lives, this process's and its predecessors'
+        )
+        self._writers: list[threading.Thread] = []
+
+    def exception(self, life: ProcessLife, error: BaseException) -> Ending:
+        """An exception left the training function.
+
+        Errors with a final exit code end the run, and so does the same exception after the same step as the
+        fault before it: a restart cannot mend what it has just failed to mend.
+        """
+        text = "".join(traceback.format_exception(error))
+        if isinstance(error, RunError) and error.exit_code in DECISIVE:
+            return Ending(int(error.exit_code), str(error), final=True, traceback=text)
+        consequence = life.over
+        record = FaultRecord(
+            kind="exception",
+            rank=life.rank,
+            step=life.step,
+            layer=self._layer,
+            attempt=life.attempt,
+            what=describe(error),
+            consequence=consequence,
+            stacks=text,
+            phase=_place_of(error),
+        )
+        where = f"rank {life.rank} after step {life.step}: {record.what}"
+        if not consequence and (before := self._repeated(record)) is not None:
+            self._write(record)
+            message = f"no progress: {where}; the fault before it was the same: {before.what}"
+            return Ending(int(ExitCode.NO_PROGRESS), message, final=True, traceback=text)
+        self._write(record)
+        return Ending(int(ExitCode.CRASHED), where, final=False, consequence=consequence, traceback=text)
+
+    def interrupted(self, life: ProcessLife, reason: str, *, hung: bool) -> None:
+        """This rank's life is ended from outside; called in another thread while the main thread still runs."""
+        self._write(
+            FaultRecord(
+                kind="hang" if hung else "interrupted",
+                rank=life.rank,
+                step=life.step,
+                layer=self._layer,
+                attempt=life.attempt,
+                what=reason,
+                consequence=not hung,
+                stacks=all_stacks(),
+                phase=main_thread_place(),
+            )
+        )
+
+    def _repeated(self, record: FaultRecord) -> FaultRecord | None:
+        if self._causes is None:
+            self._causes = [
+                earlier
+                for earlier in read_records(self._folder)
+                if earlier.time >= self._since
+                and not earlier.consequence
+                and earlier.attempt != record.attempt
+            ]
+        before = self._causes[-1] if self._causes else None
+        self._causes.append(record)
+        if before is None or (before.kind, before.step) != (record.kind, record.step):
+            return None
+        return before if before.signature == record.signature else None
+
+    def _write(self, record: FaultRecord) -> None:
+        writer = threading.Thread(target=write_record, args=(self._folder, record), name="fault-record")
+        writer.start()
+        self._writers = [earlier for earlier in self._writers if earlier.is_alive()] + [writer]
+
+    def close(self) -> None:
+        """Wait until what is known is written; at most half a minute."""
+        deadline = time.monotonic() + 30
+        for writer in self._writers:
+            writer.join(max(0.0, deadline - time.monotonic()))
+
+    def conclude(self, life_or_rank: ProcessLife | int, ending: Ending) -> None:
+        """Write the outcome of this worker process."""
+        if isinstance(life_or_rank, int):
+            rank, step, attempt = life_or_rank, 0, f"none-{time.time_ns()}"
+        else:
+            rank, step, attempt = life_or_rank.rank, life_or_rank.step, life_or_rank.attempt
+        write_outcome(
+            self._folder,
+            Outcome(
+                exit_code=ending.exit_code,
+                message=ending.message,
+                rank=rank,
+                step=step,
+                attempt=attempt,
+                consequence=ending.consequence,
+                traceback=ending.traceback,
+            ),
+        )
+
+
+def _place_of(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""

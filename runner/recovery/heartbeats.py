@@ -1,0 +1,47 @@
+"""Heartbeats of one life to ft_launcher's rank monitor."""
+
+from __future__ import annotations
+
+import faulthandler
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import TextIO
+
+from runner.recovery.nvrx import RankMonitorClient
+
+
+class Heartbeats:
+    """A connection to the rank monitor. One for each life, closed at its end: the monitor then waits for the next.
+
+    A rank monitor kills a silent rank with a signal that leaves no trace, so the rank keeps an alarm of its own that
+    writes the Python stacks of all threads shortly before (faulthandler's timer thread needs no interpreter lock).
+
+    Args:
+        stacks: file that the stacks of a silent rank go to.
+        alarm: silence after which they are written; below the launcher's heartbeat timeout.
+    """
+
+    def __init__(self, stacks: Path, alarm: timedelta) -> None:
+        self._client = RankMonitorClient()
+        self._client.init_workload_monitoring()
+        self._lock = threading.Lock()
+        stacks.parent.mkdir(parents=True, exist_ok=True)
+        self._stacks: TextIO = stacks.open("w")
+        self._path = stacks
+        self._alarm = alarm.total_seconds()
+
+    def beat(self) -> None:
+        """Tell the monitor that this rank goes on."""
+        with self._lock:
+            self._client.send_heartbeat()
+        faulthandler.dump_traceback_later(self._alarm, file=self._stacks)
+
+    def close(self) -> None:
+        """Close the connection; the file stays where something was written."""
+        faulthandler.cancel_dump_traceback_later()
+        with self._lock:
+            self._client.shutdown_workload_monitoring()
+        self._stacks.close()
+        if self._path.exists() and self._path.stat().st_size == 0:
+            self._path.unlink()

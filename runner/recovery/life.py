@@ -1,0 +1,157 @@
+"""One execution of the training function on one rank: what all recovery layers have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from runner.ledger.events import FaultSeen
+from runner.recovery.meeting import Meeting
+from runner.recovery.ranks import RankFacts
+from runner.recovery.sockets import OpenSocket, shut_down, tcp_sockets
+from runner.train.ports import Ledger
+
+
+class LifeLedger(Ledger, Protocol):
+    """A ledger that is told when another life begins in the same process."""
+
+    def begin_life(self, life: str, *, rank: int | None = None) -> None:
+        """Events from now on belong to `life`, and to `rank` where that has changed."""
+
+
+class Connections:
+    """This rank's connections to the store that rank 0 serves, and the sockets of the process group on it.
+
+    Two connections, because a store's client serves one call at a time and the process group's set-up may wait.
+
+    Args:
+        meeting: where the store is.
+        serve: whether this process serves it (rank 0 where no layer below does).
+        timeout: of every wait.
+    """
+
+    def __init__(self, meeting: Meeting, *, serve: bool, timeout: timedelta) -> None:
+        self.port = meeting.port
+        self._timeout = timeout
+        self._foreign = tcp_sockets()
+        self._server = self._connect(meeting, serve=True) if serve else None
+        self.control = self._connect(meeting)
+        self.group = self._connect(meeting)
+        self._own = tcp_sockets() - self._foreign
+
+    def _connect(self, meeting: Meeting, *, serve: bool = False) -> TCPStore:
+        return TCPStore(
+            meeting.address, meeting.port, is_master=serve, wait_for_workers=False, timeout=self._timeout
+        )
+
+    def cut(self, *, gloo: bool) -> None:
+        """Make every wait on the store raise at once, and every gloo collective where `gloo` says so."""
+        if self._server is None:
+            shut_down(self._own)
+        if gloo:
+            since: frozenset[OpenSocket] = tcp_sockets() - self._foreign - self._own
+            shut_down(since, spare_ports=frozenset({self.port}))
+
+
+class ProcessLife:
+    """A `Life` over the launcher's environment and a store.
+
+    Args:
+        rank, world_size: place in this life (they shrink where an in-process restart leaves a rank behind).
+        facts: what the launcher said.
+        attempt: the same on all ranks, different in every other life of the run.
+        in_process: whether this process ran an earlier life.
+        connections: to the store, made for this life.
+        group_timeout: of collectives.
+        ledger: told when the life turns out to be over.
+        layer: name of the recovery layer, for the ledger.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        facts: RankFacts,
+        attempt: str,
+        in_process: bool,
+        connections: Connections,
+        group_timeout: timedelta,
+        ledger: LifeLedger,
+        layer: str,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.local_rank = facts.local_rank
+        self.local_world_size = facts.local_world_size
+        self.attempt = attempt
+        self.in_process = in_process
+        self.store: Store = PrefixStore(f"{attempt}/control", connections.control)
+        self.step = 0
+        self.layer = layer
+        self._connections = connections
+        self._group_timeout = group_timeout
+        self._ledger = ledger
+        self._hooks: list[Callable[[], None]] = []
+        self._over = threading.Event()
+        self._over_lock = threading.Lock()
+
+    def join(self, device: torch.device) -> None:
+        """Initialise the default process group: NCCL for cuda, gloo for cpu; lazily connected where it can be."""
+        dist.init_process_group(
+            backend="nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore(f"{self.attempt}/group", self._connections.group),
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=self._group_timeout,
+        )
+
+    def leave(self) -> None:
+        """Destroy the default process group, where there is one."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def heartbeat(self, step: int) -> None:
+        """This rank has finished `step` and goes on."""
+        self.step = step
+
+    def atomic(self) -> AbstractContextManager[Any]:
+        """Nothing interrupts this layer's lives but their end."""
+        return contextlib.nullcontext()
+
+    def on_abort(self, hook: Callable[[], None]) -> None:
+        """Run `hook` when a fault ends this life, before collectives are aborted."""
+        self._hooks.append(hook)
+
+    @property
+    def over(self) -> bool:
+        """Whether a fault has ended this life; errors from now on only follow from it."""
+        return self._over.is_set()
+
+    def end(self, reason: str) -> bool:
+        """A fault ends this life: run the hooks, once, whichever thread comes first. False where it was over.
+
+        Raises:
+            Exception: what a hook raised, after all others have run.
+        """
+        with self._over_lock:
+            if self._over.is_set():
+                return False
+            self._over.set()
+        self._ledger.record(FaultSeen(layer=self.layer, reason=reason))
+        with contextlib.ExitStack() as stack:
+            for hook in reversed(self._hooks):
+                stack.callback(hook)
+        return True
+
+    def cut(self, *, gloo: bool) -> None:
+        """Make blocked store waits of this life raise, and gloo collectives where `gloo` says so."""
+        self._connections.cut(gloo=gloo)

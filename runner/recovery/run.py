@@ -1,0 +1,91 @@
+"""`run_with_recovery`: the training function under the layer that the recipe names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from runner.errors import InputError, RunError
+from runner.launch.control import LAUNCHED
+from runner.launch.outcome import decisive_since
+from runner.launch.process import started_at
+from runner.recipe.recipe import Recipe
+from runner.recipe.recovery import inprocess_settings
+from runner.recovery.direct import run_direct
+from runner.recovery.ending import Coroner, Ending
+from runner.recovery.life import LifeLedger
+from runner.recovery.ranks import RankFacts
+from runner.recovery.setup import WorkerSetup
+from runner.train.ports import Life
+
+# What NVRx needs in the environment before the first process group (see docs/recovery.md).
+_ENVIRONMENT = {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}
+
+
+def device_of(recipe: Recipe, local_rank: int) -> torch.device:
+    """The device this rank trains on.
+
+    Raises:
+        InputError: the recipe wants a GPU that is not there.
+    """
+    wanted = recipe.cluster.accelerator
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
+        seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        raise InputError(
+            f"cluster.accelerator is {wanted} but local rank {local_rank} has no GPU ({seen} seen): "
+            "set cluster.processes_per_node or `accelerator: cpu`"
+        )
+    return torch.device("cuda", local_rank)
+
+
+def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: LifeLedger, log: Any) -> None:
+    """Run `train` to its end under the recipe's recovery layer, in a worker that torchrun or ft_launcher started.
+
+    Returns once the run is done on this rank.
+
+    Raises:
+        SystemExit: the run is not done; the code is the product's exit code, and the reason is in the run's folder.
+    """
+    facts = RankFacts.from_environment()
+    since = float(os.environ.get(LAUNCHED) or started_at(os.getppid()))
+    verdict = decisive_since(recipe.run_folder, since)
+    if verdict is not None:  # a launcher that knows nothing of it started this process once more
+        log.info("nothing left to do", reason=verdict.message)
+        return
+    coroner = Coroner(recipe.run_folder, recipe.recovery.layer, since)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        setup = WorkerSetup(
+            recipe=recipe,
+            facts=facts,
+            run_folder=recipe.run_folder,
+            device=device_of(recipe, facts.local_rank),
+            ledger=ledger,
+            coroner=coroner,
+            process_started=started_at(os.getpid()),
+        )
+        ending = _run(setup, train)
+    except RunError as error:
+        ending = Ending(int(error.exit_code), str(error), final=False)
+        coroner.conclude(facts.rank, ending)
+    coroner.close()
+    if ending is not None:
+        log.error("worker ends", rank=facts.rank, reason=ending.message, exit_code=ending.exit_code)
+        if ending.traceback:
+            print(ending.traceback, file=sys.stderr, flush=True)
+        raise SystemExit(ending.exit_code)
+
+
+def _run(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | None:
+    if inprocess_settings(setup.recipe.recovery) is None:
+        return run_direct(setup, train)
+    from runner.recovery.inprocess import InprocessLayer
+
+    return InprocessLayer(setup, train).run()

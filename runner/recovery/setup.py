@@ -1,0 +1,96 @@
+"""What a recovery layer needs to know about this worker, gathered once per process."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch.distributed import Store
+
+from runner.errors import ExitCode
+from runner.ledger.events import LifeEnded, LifeStarted
+from runner.recipe.recipe import Recipe
+from runner.recipe.recovery import ft_launcher_settings
+from runner.recovery.ending import Coroner, Ending
+from runner.recovery.heartbeats import Heartbeats
+from runner.recovery.life import LifeLedger, ProcessLife
+from runner.recovery.meeting import Meeting, meet
+from runner.recovery.ranks import RankFacts
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """One worker process of a run.
+
+    Attributes:
+        process_started: wall clock at which the process was created.
+    """
+
+    recipe: Recipe
+    facts: RankFacts
+    run_folder: Path
+    device: torch.device
+    ledger: LifeLedger
+    coroner: Coroner
+    process_started: float
+
+    @property
+    def layer(self) -> str:
+        """Name of the recovery layer."""
+        return self.recipe.recovery.layer
+
+    @property
+    def group_timeout(self) -> timedelta:
+        """Timeout of collectives and of waits on the store."""
+        return self.recipe.recovery.process_group_timeout
+
+    def meet(self) -> Meeting:
+        """Where rank 0 serves the store."""
+        return meet(self.facts, self.recipe.recovery.rendezvous_timeout)
+
+    def open_heartbeats(self) -> Heartbeats | None:
+        """A connection to the rank monitor, where ft_launcher runs one."""
+        settings = ft_launcher_settings(self.recipe.recovery)
+        if settings is None or not self.facts.under_ft_launcher:
+            return None
+        name = f"silent-rank{self.facts.rank:05d}-{time.time_ns() // 1_000_000}.txt"
+        return Heartbeats(self.run_folder / "faults" / name, settings.rank_heartbeat_timeout * 0.9)
+
+    def agree_attempt(self, store: Store) -> str:
+        """A name for this set of worker processes that all its ranks share and no other set has."""
+        if self.facts.rank == 0:
+            store.set("attempt", f"{time.time_ns() // 1_000_000:x}-{secrets.token_hex(2)}")
+        store.wait(["attempt"], self.recipe.recovery.rendezvous_timeout)
+        return str(store.get("attempt").decode())
+
+    def life_started(self, life: ProcessLife, *, iteration: int) -> None:
+        """Record the beginning of a life."""
+        self.ledger.begin_life(f"{life.attempt}/{life.rank}", rank=life.rank)
+        self.ledger.record(
+            LifeStarted(
+                world_size=life.world_size,
+                iteration=iteration,
+                process_started=time.time() if life.in_process else self.process_started,
+                in_process=life.in_process,
+            )
+        )
+
+    def life_finished(self, life: ProcessLife) -> None:
+        """The training function returned: the run is done on this rank."""
+        self.ledger.record(LifeEnded("finished", int(ExitCode.DONE)))
+        self.ledger.sync()
+        if life.rank == 0:
+            self.coroner.conclude(life, Ending(int(ExitCode.DONE), "finished", final=True))
+
+    def life_failed(self, life: ProcessLife, ending: Ending) -> None:
+        """A life is over without being done."""
+        if ending.exit_code == ExitCode.PREEMPTED:
+            event = LifeEnded("preempted", ending.exit_code, ending.message)
+        else:
+            event = LifeEnded("error" if ending.final else "fault", ending.exit_code, ending.message)
+        self.ledger.record(event)
+        self.ledger.sync()
