@@ -56,7 +56,7 @@ def started_at(pid: int) -> float:
 def children_by_parent() -> dict[int, list[int]]:
     """Parent -> children, for all processes that can be seen."""
     table: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names are what is wanted
         if name.isdigit() and (fields := stat_fields(int(name))) is not None:
             table.setdefault(int(fields[1]), []).append(int(name))
     return table

@@ -70,8 +70,8 @@ class _Cut(nvrx.Abort):
     def __call__(self, state: Any) -> Any:
         life = self.layer.life
         if life is not None:
-            life.cut(gloo=self.layer.setup.device.type == "cpu")
-        if self.layer.setup.device.type == "cuda":
+            life.cut(gloo=not self.layer.setup.gpus)
+        if self.layer.setup.gpus:
             return nvrx.AbortTorchDistributed()(state)
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -132,10 +132,10 @@ class InprocessLayer:
         """NVRx's wrapper with the recipe's settings."""
         s = self.settings
         health: Any = self._counter
-        if self.setup.device.type == "cuda":
+        if self.setup.gpus:
             health = nvrx.Compose(nvrx.CudaHealthCheck(), self._counter)
         return nvrx.make_wrapper(
-            device=self.setup.device,
+            gpus=self.setup.gpus,
             store_factory=nvrx.WrapperStore,
             store_kwargs={
                 "host_name": self._meeting.address,
@@ -166,7 +166,7 @@ class InprocessLayer:
         )
 
     def _one_life_function(self) -> Callable[[], None]:
-        def one_life(call: nvrx.CallWrapper = None) -> None:  # type: ignore[assignment]
+        def one_life(call: nvrx.CallWrapper = None) -> None:
             self._one_life(call)
 
         return one_life
@@ -252,7 +252,8 @@ class InprocessLayer:
             if self._given_up():
                 if self._min_world < self.setup.facts.world_size:
                     return None  # the others go on without this rank; a launcher would stop them for a failed worker
-                what = f"more than {self._counter.max_rank_faults} faults on this rank (recovery.inprocess.max_rank_faults)"
+                limit = self._counter.max_rank_faults
+                what = f"more than {limit} faults on this rank (recovery.inprocess.max_rank_faults)"
                 code = ExitCode.CRASHED if self.combined else ExitCode.RESTART_BUDGET_SPENT
                 self.ending = Ending(int(code), what, final=not self.combined)
             else:

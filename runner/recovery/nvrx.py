@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
 from nvidia_resiliency_ext.inprocess import (
     CallWrapper,
@@ -56,7 +55,7 @@ def _hidden_local_rank() -> Iterator[None]:
             os.environ["LOCAL_RANK"] = value
 
 
-def make_wrapper(*, device: torch.device, **settings: Any) -> Wrapper:
+def make_wrapper(*, gpus: bool, **settings: Any) -> Wrapper:
     """`inprocess.Wrapper` with these settings; the NVML checks that NVRx adds only where there is a GPU."""
-    with contextlib.nullcontext() if device.type == "cuda" else _hidden_local_rank():
+    with contextlib.nullcontext() if gpus else _hidden_local_rank():
         return Wrapper(**settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from runner.errors import InputError, RunError
+from runner.errors import RunError
 from runner.launch.control import LAUNCHED
 from runner.launch.outcome import decisive_since
 from runner.launch.process import started_at
@@ -26,22 +26,10 @@ from runner.train.ports import Life
 _ENVIRONMENT = {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}
 
 
-def device_of(recipe: Recipe, local_rank: int) -> torch.device:
-    """The device this rank trains on.
-
-    Raises:
-        InputError: the recipe wants a GPU that is not there.
-    """
+def uses_gpus(recipe: Recipe) -> bool:
+    """Whether the ranks talk over NCCL."""
     wanted = recipe.cluster.accelerator
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
-        seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        raise InputError(
-            f"cluster.accelerator is {wanted} but local rank {local_rank} has no GPU ({seen} seen): "
-            "set cluster.processes_per_node or `accelerator: cpu`"
-        )
-    return torch.device("cuda", local_rank)
+    return wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available())
 
 
 def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: LifeLedger, log: Any) -> None:
@@ -66,7 +54,7 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
             recipe=recipe,
             facts=facts,
             run_folder=recipe.run_folder,
-            device=device_of(recipe, facts.local_rank),
+            gpus=uses_gpus(recipe),
             ledger=ledger,
             coroner=coroner,
             process_started=started_at(os.getpid()),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-import torch
 from torch.distributed import Store
 
 from runner.errors import ExitCode
@@ -27,13 +26,14 @@ class WorkerSetup:
     """One worker process of a run.
 
     Attributes:
+        gpus: whether the ranks talk over NCCL.
         process_started: wall clock at which the process was created.
     """
 
     recipe: Recipe
     facts: RankFacts
     run_folder: Path
-    device: torch.device
+    gpus: bool
     ledger: LifeLedger
     coroner: Coroner
     process_started: float

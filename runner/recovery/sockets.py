@@ -19,12 +19,16 @@ class OpenSocket:
     inode: int
 
 
+def _target(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - not a path but `socket:[inode]`
+
+
 def tcp_sockets() -> frozenset[OpenSocket]:
     """All TCP sockets of this process, listeners included."""
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are what is wanted
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
+            target = _target(int(name))
         except FileNotFoundError:  # closed meanwhile, or the listing's own descriptor
             continue
         if target.startswith("socket:[") and _is_tcp(int(name)):
@@ -54,7 +58,7 @@ def shut_down(sockets: frozenset[OpenSocket], *, spare_ports: frozenset[int] = f
     count = 0
     for candidate in sockets:
         try:
-            if os.readlink(f"/proc/self/fd/{candidate.fd}") != f"socket:[{candidate.inode}]":
+            if _target(candidate.fd) != f"socket:[{candidate.inode}]":
                 continue
             with _view(candidate.fd) as view:
                 if {view.getsockname()[1], view.getpeername()[1]} & spare_ports:

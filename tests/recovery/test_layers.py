@@ -1,0 +1,49 @@
+"""Each layer hands out lives under its real launcher, and mends what it is for."""
+
+from __future__ import annotations
+
+import pytest
+from tinylab import expected
+
+
+@pytest.mark.parametrize("layer", ["none", "inprocess", "ft_launcher", "ft_launcher+inprocess"])
+def test_runs_to_the_end_without_faults(tiny, layer):
+    run = tiny(layer)
+    assert run.wait() == 0, run.log.read_text()
+    assert run.state == expected()
+    assert [outcome.exit_code for outcome in run.outcomes] == [0]
+    assert len(run.attempts) == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("layer", ["inprocess", "ft_launcher+inprocess"])
+def test_exception_is_mended_in_place(tiny, layer, rank):
+    run = tiny(layer, f"4:{rank}:exception,7:{1 - rank}:exception")
+    assert run.wait() == 0, run.log.read_text()
+    assert run.state == expected()
+    assert len(run.attempts) == 3
+    pids = {path.read_text() for path in (run.folder / "run/lives").iterdir()}
+    assert len(pids) == 2, "the processes stayed the same"
+
+
+@pytest.mark.parametrize("what", ["sigkill", "exception", "exit_0", "os_exit_0", "exit_1"])
+def test_ft_launcher_starts_workers_again(tiny, what):
+    run = tiny("ft_launcher", f"4:1:{what}")
+    assert run.wait() == 0, run.log.read_text()
+    assert run.state == expected()
+    assert len(run.attempts) == 2
+
+
+def test_combined_layers_take_soft_and_hard_faults_in_any_order(tiny):
+    run = tiny("ft_launcher+inprocess", "3:1:exception,5:0:sigkill,7:0:exception,9:1:sigkill")
+    assert run.wait() == 0, run.log.read_text()
+    assert run.state == expected()
+    assert len(run.attempts) == 5
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_python_hang_is_interrupted_in_place(tiny, rank):
+    run = tiny("inprocess", f"4:{rank}:hang")
+    assert run.wait() == 0, run.log.read_text()
+    assert run.state == expected()
+    assert len(run.attempts) == 2

@@ -1,0 +1,100 @@
+"""A worker with a training function small enough to see through: `python tiny_worker.py RECIPE`.
+
+Each step adds the sum over the ranks of (step + rank) to a number; rank 0 writes it to a file after each step, and a
+life goes on from there. So the end is known: for N steps and W ranks, W*N*(N+1)/2 + N*W*(W-1)/2.
+
+TINY_FAULTS: `step:rank:what` separated by commas; each fires once in the run's life.
+"""
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import structlog
+import torch
+import torch.distributed as dist
+import yaml
+
+from runner.errors import ExitCode, InputError, RunError
+from runner.launch.control import Control
+from runner.launch.process import die_with_parent
+from runner.ledger.writer import LedgerWriter
+from runner.recipe.recipe import Recipe
+from runner.recovery.run import run_with_recovery
+
+
+def fire(folder: Path, step: int, rank: int) -> None:
+    for text in filter(None, os.environ.get("TINY_FAULTS", "").split(",")):
+        at, who, what = text.split(":")
+        if (int(at), int(who)) != (step, rank):
+            continue
+        marker = folder / f"fired-{text.replace(':', '-')}"
+        if what != "bug" and marker.exists():
+            continue
+        marker.write_text(str(os.getpid()))
+        if what in ("exception", "bug"):
+            raise ValueError(f"{what} at step {step}")
+        if what == "input":
+            raise InputError("dataset.path: /nowhere does not exist")
+        if what == "hang":
+            while True:
+                time.sleep(0.05)
+        if what == "native_hang":
+            ctypes.CDLL(None).sleep(600)
+        if what.startswith("exit_"):
+            sys.exit(int(what[5:]))
+        if what.startswith("sig"):
+            os.kill(os.getpid(), getattr(signal, what.upper()))
+            time.sleep(600)
+        if what == "os_exit_0":
+            os._exit(0)
+
+
+def main() -> None:
+    die_with_parent(os.getppid())
+    recipe = Recipe.model_validate(yaml.safe_load(Path(sys.argv[1]).read_text()), strict=False)
+    rank = int(os.environ["RANK"])
+    folder = recipe.run_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    ledger = LedgerWriter(folder, rank=rank, life="start")
+    control = Control.from_environment()
+    state = folder / "state.json"
+    lives = folder / "lives"
+    lives.mkdir(exist_ok=True)
+    order: list[str] = []
+
+    def train(life) -> None:
+        life.join(torch.device("cpu"))
+        life.on_abort(lambda: order.append("freeze"))
+        (lives / f"{life.attempt}-rank{rank}").write_text(str(os.getpid()))
+        life.store.set(f"here/{life.rank}", "1")
+        life.store.wait([f"here/{peer}" for peer in range(life.world_size)])
+        done, total = json.loads(state.read_text()) if state.exists() else (0, 0)
+        dist.barrier()
+        for step in range(done + 1, recipe.training.steps + 1):
+            fire(folder, step, life.rank)
+            value = torch.tensor([float(step + life.rank), float(control.stop_requested() is not None)])
+            dist.all_reduce(value)
+            total += int(value[0])
+            with life.atomic():
+                if life.rank == 0:
+                    draft = state.with_suffix(".draft")
+                    draft.write_text(json.dumps([step, total]))
+                    draft.rename(state)
+            life.heartbeat(step)
+            if value[1]:
+                raise RunError(f"stopped after step {step}", ExitCode.PREEMPTED)
+            time.sleep(float(os.environ.get("TINY_STEP", "0.01")))
+
+    run_with_recovery(recipe, train, ledger, structlog.get_logger())
+
+
+if __name__ == "__main__":
+    main()
