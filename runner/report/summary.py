@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.ledger.codec import Record
-from runner.ledger.events import SaveCommitted, SaveFailed, SaveStarted, SnapshotTaken, StepsRolled
 from runner.ledger.goodput import Goodput, account
 from runner.ledger.history import NS, History
 from runner.ledger.reader import RunLedger, read_run
+from runner.ledger.saves import saves_of, snapshots_of
 from runner.ledger.split import KINDS
 
 MEANING = {
@@ -156,56 +156,42 @@ def _any_idle(goodput: Goodput) -> bool:
 
 
 def _saves(records: Sequence[Record]) -> str:
-    stalls: dict[int, float] = {}
-    modes: dict[int, str] = {}
-    rows = []
-    snapshots, snapshot_stall = 0, 0.0
-    for r in records:
-        e = r.event
-        if isinstance(e, SaveStarted):
-            stalls[e.step] = max(e.stalled, stalls.get(e.step, 0.0))
-            modes[e.step] = e.mode
-        elif isinstance(e, SnapshotTaken) and r.rank == 0:
-            snapshots += 1
-            snapshot_stall += e.stalled
-        elif isinstance(e, StepsRolled) and r.rank == 0:
-            snapshots += e.snapshots
-    for r in records:
-        e = r.event
-        if isinstance(e, SaveCommitted):
-            stall = seconds(stalls.pop(e.step, 0.0) * NS)
-            mode = modes.get(e.step, "?")
-            rows.append((f"step {e.step}", mode, stall, seconds(e.seconds * NS), _size(e.bytes), "committed"))
-        elif isinstance(e, SaveFailed) and r.rank <= 0:
-            stall = seconds(stalls.pop(e.step, 0.0) * NS)
-            rows.append(
-                (f"step {e.step}", modes.get(e.step, "?"), stall, "-", "-", f"failed: {e.reason[:60]}")
-            )
-    for step in sorted(stalls):
-        rows.append((f"step {step}", modes[step], seconds(stalls[step] * NS), "-", "-", "not committed"))
-    if not rows and not snapshots:
+    saves, snapshots = saves_of(records), snapshots_of(records)
+    rows = [
+        (
+            f"step {save.step}",
+            save.mode,
+            seconds(save.stalled * NS),
+            seconds(save.written * NS) if save.written is not None else "-",
+            size(save.bytes) if save.bytes is not None else "-",
+            f"{save.outcome}: {save.reason[:60]}" if save.reason else save.outcome,
+        )
+        for save in saves
+    ]
+    if not rows and not snapshots.count:
         return ""
     shown = rows if len(rows) <= 12 else [*rows[:4], (f"... {len(rows) - 8} more",) + ("",) * 5, *rows[-4:]]
     text = "Checkpoints\n"
     text += table(("save", "mode", "stall", "write", "size", "outcome"), shown) if rows else "  none"
-    if snapshots:
-        waited = seconds(snapshot_stall * NS)
-        text += f"\n  {snapshots} snapshots in memory on rank 0, training waited {waited} for them"
+    if snapshots.count:
+        waited = seconds(snapshots.stalled * NS)
+        text += f"\n  {snapshots.count} snapshots in memory a rank, training waited {waited} for them"
     return text
 
 
-def _size(count: int) -> str:
-    size = float(count)
+def size(count: int) -> str:
+    """A number of bytes as `1.5 GiB`."""
+    amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
 
 
 def _split(goodput: Goodput) -> str:
     wall = goodput.wall or 1
-    shares = _hundred([goodput.split[kind] for kind in KINDS])
+    shares = hundred([goodput.split[kind] for kind in KINDS])
     rows: list[tuple[str, str, str, str]] = []
     for kind, share in zip(KINDS, shares, strict=True):
         bar = "#" * round(_BAR * goodput.split[kind] / wall)
@@ -221,7 +207,7 @@ def _split(goodput: Goodput) -> str:
     return "Where the wall time went\n" + "\n".join(lines)
 
 
-def _hundred(parts: Sequence[int]) -> list[int]:
+def hundred(parts: Sequence[int]) -> list[int]:
     """Shares in hundredths of a per cent that sum to exactly 100.00 % (largest remainder); zeros for nothing."""
     total = sum(parts)
     if not total:

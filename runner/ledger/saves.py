@@ -1,0 +1,82 @@
+"""The saves of a run: what each cost, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from runner.ledger.codec import Record
+from runner.ledger.events import SaveCommitted, SaveFailed, SaveStarted, SnapshotTaken, StepsRolled
+
+Outcome = Literal["committed", "failed", "not committed"]
+
+
+@dataclass(frozen=True)
+class Save:
+    """One durable save. Times in seconds.
+
+    Attributes:
+        stalled: what training waited for it, on the rank that waited longest.
+        written: from the hand-over to the commit; None where it was not committed.
+        at: when it was handed over, nanoseconds of the run's clock.
+    """
+
+    step: int
+    life: str
+    mode: str
+    at: int
+    stalled: float
+    written: float | None = None
+    bytes: int | None = None
+    outcome: Outcome = "not committed"
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """In-memory snapshots of the lowest rank: how many, and what training waited for them (seconds)."""
+
+    count: int
+    stalled: float
+
+
+def saves_of(records: Sequence[Record]) -> tuple[Save, ...]:
+    """All saves in order. A step that was saved again by a later life is another save."""
+    saves: dict[tuple[str, int], Save] = {}
+    for r in records:
+        e = r.event
+        if isinstance(e, SaveStarted):
+            key = (r.life, e.step)
+            old = saves.get(key)
+            if old is None:
+                saves[key] = Save(e.step, r.life, e.mode, r.at, e.stalled)
+            else:
+                saves[key] = replace(old, at=min(old.at, r.at), stalled=max(old.stalled, e.stalled))
+    for r in records:
+        e = r.event
+        if isinstance(e, SaveCommitted | SaveFailed):
+            # A writer that outlives a restart may commit under the next life: the save it began is meant.
+            key = (r.life, e.step)
+            if key not in saves:
+                key = next((k for k in reversed(saves) if k[1] == e.step), key)
+            save = saves.get(key, Save(e.step, r.life, "?", r.at, 0.0))
+            if isinstance(e, SaveCommitted):
+                saves[key] = replace(save, written=e.seconds, bytes=e.bytes, outcome="committed")
+            elif save.outcome != "committed":
+                saves[key] = replace(save, outcome="failed", reason=e.reason)
+    return tuple(sorted(saves.values(), key=lambda save: save.at))
+
+
+def snapshots_of(records: Sequence[Record]) -> Snapshots:
+    """The snapshots of the lowest rank that took any. Folded ones are counted without their stalls."""
+    ranks = [r.rank for r in records if isinstance(r.event, SnapshotTaken | StepsRolled)]
+    count, stalled = 0, 0.0
+    for r in records:
+        if ranks and r.rank == min(ranks):
+            if isinstance(r.event, SnapshotTaken):
+                count += 1
+                stalled += r.event.stalled
+            elif isinstance(r.event, StepsRolled):
+                count += r.event.snapshots
+    return Snapshots(count, stalled)
