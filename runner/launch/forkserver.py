@@ -1,0 +1,201 @@
+"""A process that has imported everything a worker needs and forks one for each that a launcher starts.
+
+Importing torch and transformers takes longer than all the rest of a worker's start, and a respawned worker pays it
+again. So the supervisor starts one fork server on its node; what the launcher starts as a worker (`nvrx-worker`) is a
+thin client without torch: it hands its environment, arguments and standard streams to the server, which forks the
+real worker from them. To the launcher the client is the worker:
+
+- the worker's exit status becomes the client's, signals that kill it included;
+- SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 that reach the client go on to the worker;
+- where the client dies (SIGKILL by the launcher), the server sees its socket close and kills the worker, also one
+  that is stopped or stuck in native code;
+- where the server dies, its workers die with it (PR_SET_PDEATHSIG), and clients say so and fail.
+
+The server never touches CUDA, which does not survive a fork. Standard library only; what is imported before the
+first fork is the caller's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.launch.process import die_with_parent
+
+SOCKET = "NVRX_RUN_FORKSERVER"  # path of the server's socket, in the environment of the launcher
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_LARGEST_REQUEST = 1 << 20
+_BACKLOG = 128
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client hands over: everything that makes the forked process the one that the launcher started."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    folder: str
+
+
+class ForkServer:
+    """Accepts clients and forks a worker for each.
+
+    Args:
+        path: of the UNIX socket; its folder is private to this run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(path))
+        self._listener.listen(_BACKLOG)
+        self._clients: dict[int, socket.socket] = {}  # worker's process id -> its client
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def serve(self) -> Request:
+        """Serve until this process is killed; returns in each forked child with what it shall run."""
+        gc.collect()
+        gc.freeze()  # what is imported stays in pages that parent and children share
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    request = self._accept()
+                    if request is not None:
+                        return request
+                elif key.data[0] == "exit":
+                    self._reap(key.data[1], key.fd)
+                else:
+                    self._client_gone(key.data[1])
+
+    def _accept(self) -> Request | None:
+        client, _ = self._listener.accept()
+        message, descriptors, _, _ = socket.recv_fds(client, _LARGEST_REQUEST, 3)
+        if len(descriptors) != 3:  # a client that died between connecting and asking
+            for descriptor in descriptors:
+                os.close(descriptor)
+            client.close()
+            return None
+        request = Request(**json.loads(message))
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(client, descriptors, request, parent)
+            return request
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._clients[pid] = client
+        self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, ("exit", pid))
+        self._selector.register(client, selectors.EVENT_READ, ("client", pid))
+        _send(client, {"pid": pid})
+        return None
+
+    def _become_worker(
+        self, client: socket.socket, descriptors: list[int], request: Request, parent: int
+    ) -> None:
+        die_with_parent(parent)
+        os.setsid()
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, int):
+                os.close(key.fileobj)
+        self._selector.close()
+        self._listener.close()
+        client.close()
+        for other in self._clients.values():
+            other.close()
+        for target, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, target)
+            os.close(descriptor)
+        os.environ.clear()
+        os.environ.update(request.environment)
+        os.chdir(request.folder)
+        sys.argv = list(request.argv)
+
+    def _reap(self, pid: int, pidfd: int) -> None:
+        _, status = os.waitpid(pid, 0)
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        client = self._clients.pop(pid, None)
+        if client is not None:
+            self._selector.unregister(client)
+            _send(client, {"exit": os.waitstatus_to_exitcode(status)})
+            client.close()
+
+    def _client_gone(self, pid: int) -> None:
+        """The launcher has killed the client: the worker goes the same way, its children included."""
+        client = self._clients.pop(pid)
+        self._selector.unregister(client)
+        client.close()
+        with contextlib.suppress(ProcessLookupError):  # it may have ended in the same moment
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _send(client: socket.socket, message: dict[str, int]) -> None:
+    with contextlib.suppress(
+        BrokenPipeError, ConnectionResetError
+    ):  # seen as `_client_gone` in the next round
+        client.sendall(json.dumps(message).encode())
+
+
+def run_as_client(path: str, fall_back: Callable[[], int], *, patience: float = 60.0) -> int:
+    """Have the server run this process's command and return its exit code; dies of the signal that killed it.
+
+    Args:
+        path: of the server's socket.
+        fall_back: runs the command in this process; used, with a word on standard error, where no server answers.
+        patience: seconds to wait for a server that is still importing.
+    """
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.settimeout(patience)
+    worker: list[int] = []
+    early: list[int] = []
+
+    def forward(number: int, _frame: object) -> None:
+        if worker:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker[0], number)
+        else:
+            early.append(number)
+
+    for number in _FORWARDED:
+        signal.signal(number, forward)
+    began = time.monotonic()
+    try:
+        server.connect(path)
+        request = Request(sys.argv, dict(os.environ), str(Path.cwd()))
+        socket.send_fds(server, [json.dumps(request.__dict__).encode()], [0, 1, 2])
+        answer = _receive(server)
+        worker.append(answer["pid"])
+    except (OSError, KeyError) as error:
+        for number in _FORWARDED:
+            signal.signal(number, signal.SIG_DFL)
+        waited = time.monotonic() - began
+        sys.stderr.write(f"nvrx-worker: the fork server at {path} does not answer ({error}, {waited:.1f} s); "
+                         "starting without it\n")  # fmt: skip
+        return fall_back()
+    for number in early:
+        forward(number, None)
+    server.settimeout(None)  # as long as the worker lives; the server's end ends it
+    code = _receive(server).get("exit")
+    if code is None:
+        sys.stderr.write("nvrx-worker: the fork server died, and its workers with it\n")
+        return 1
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _receive(server: socket.socket) -> dict[str, int]:
+    message = server.recv(4096)
+    answer: dict[str, int] = json.loads(message) if message else {}
+    return answer

@@ -1,0 +1,54 @@
+"""`nvrx-worker RECIPE`: what a launcher starts for each rank.
+
+Where the supervisor runs a fork server, this process stays a thin client of it; else it does the work itself.
+`nvrx-worker --fork-server SOCKET RECIPE` is that server. No torch is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from runner.launch.forkserver import SOCKET, ForkServer, run_as_client
+from runner.launch.process import die_with_parent
+
+_SERVE = "--fork-server"
+
+
+def main() -> int:
+    """Entry point; returns the exit code in the product's terms."""
+    if len(sys.argv) == 4 and sys.argv[1] == _SERVE:
+        return _serve(Path(sys.argv[2]), sys.argv[3])
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: nvrx-worker RECIPE (started by nvrx-run, torchrun or ft_launcher)\n")
+        return 2
+    server = os.environ.get(SOCKET)
+    return run_as_client(server, _work) if server else _work()
+
+
+def fork_server_argv(worker: str, socket: Path, recipe: Path) -> list[str]:
+    """The command of the fork server.
+
+    Args:
+        worker: path of the `nvrx-worker` script.
+        socket: where it shall listen.
+        recipe: resolved recipe whose imports are made beforehand.
+    """
+    return [worker, _SERVE, str(socket), str(recipe)]
+
+
+def _work() -> int:
+    from runner.train.work import work
+
+    return work(Path(sys.argv[1]))
+
+
+def _serve(socket: Path, recipe: str) -> int:
+    die_with_parent(os.getppid())
+    server = ForkServer(socket)  # listens from now on: early clients wait for the imports
+    from runner.train.work import preload
+
+    preload(Path(recipe))
+    server.serve()
+    return _work()  # only forked workers come here

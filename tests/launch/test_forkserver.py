@@ -1,0 +1,138 @@
+"""The fork server and its clients, as real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SERVER = """
+import sys, os, signal, time
+from pathlib import Path
+from runner.launch.forkserver import ForkServer
+server = ForkServer(Path(sys.argv[1]))
+print("ready", flush=True)
+request = server.serve()
+what = request.argv[1]
+if what == "handle":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(77))
+print("worker", os.getpid(), os.environ["MARK"], os.getcwd(), flush=True)
+if what == "exit":
+    sys.exit(int(request.argv[2]))
+if what == "kill":
+    os.kill(os.getpid(), int(request.argv[2]))
+if what == "stop":
+    os.kill(os.getpid(), signal.SIGSTOP)
+time.sleep(60)
+"""
+CLIENT = """
+import sys
+from runner.launch.forkserver import run_as_client
+sys.exit(run_as_client({path!r}, lambda: 55, patience=5))
+"""
+
+
+class Clients:
+    def __init__(self, socket: Path, server: subprocess.Popen[str]) -> None:
+        self.socket, self.server = socket, server
+
+    def start(self, *arguments: str, folder: Path | None = None) -> subprocess.Popen[str]:
+        code = CLIENT.format(path=str(self.socket))
+        return subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "MARK": "set"}, cwd=folder or self.socket.parent, start_new_session=True,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Iterator[Clients]:
+    socket = tmp_path / "server"
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(socket)], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n"
+    yield Clients(socket, server)
+    server.kill()
+    server.wait()
+
+
+def worker_of(client: subprocess.Popen[str]) -> int:
+    assert client.stdout is not None
+    word, pid, *_ = client.stdout.readline().split()
+    assert word == "worker"
+    return int(pid)
+
+
+def gone(pid: int, within: float = 5.0) -> bool:
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("code", [0, 1, 12])
+def test_the_workers_exit_code_is_the_clients(clients: Clients, tmp_path: Path, code: int) -> None:
+    client = clients.start("exit", str(code), folder=tmp_path)
+    output, _ = client.communicate(timeout=20)
+    assert client.returncode == code
+    assert output.split()[2:] == ["set", str(tmp_path)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
+def test_a_signal_that_kills_the_worker_kills_the_client(clients: Clients, number: signal.Signals) -> None:
+    client = clients.start("kill", str(int(number)))
+    client.communicate(timeout=20)
+    assert client.returncode == -number
+
+
+def test_sigterm_to_the_client_reaches_the_worker(clients: Clients) -> None:
+    client = clients.start("handle")
+    worker_of(client)
+    client.terminate()
+    assert client.wait(timeout=20) == 77
+
+
+@pytest.mark.parametrize("state", ["sleep", "stop"])
+def test_a_killed_client_takes_its_worker_along_even_a_stopped_one(clients: Clients, state: str) -> None:
+    client = clients.start(state)
+    pid = worker_of(client)
+    client.kill()
+    client.wait()
+    assert gone(pid)
+
+
+def test_a_killed_server_takes_workers_along_and_clients_say_so(clients: Clients) -> None:
+    client = clients.start("sleep")
+    pid = worker_of(client)
+    clients.server.kill()
+    _, errors = client.communicate(timeout=20)
+    assert client.returncode == 1
+    assert "the fork server died" in errors
+    assert gone(pid)
+
+
+def test_many_workers_at_once_and_one_after_the_other(clients: Clients) -> None:
+    for _ in range(3):
+        started = [clients.start("exit", str(code)) for code in range(4)]
+        assert [client.wait(timeout=20) for client in started] == [0, 1, 2, 3]
+        for client in started:
+            client.communicate()
+
+
+def test_without_a_server_the_client_runs_the_command_itself_and_says_so(tmp_path: Path) -> None:
+    client = Clients(tmp_path / "nobody", None).start("exit", "0")  # type: ignore[arg-type]
+    _, errors = client.communicate(timeout=20)
+    assert client.returncode == 55
+    assert "does not answer" in errors
