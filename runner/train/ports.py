@@ -110,7 +110,14 @@ class Checkpointer(Protocol):
         """
 
     def after_update(self, *, force_save: bool = False) -> float:
-        """Snapshot and save `state` (whose `step` has just been counted up) where due; returns seconds waited."""
+        """Snapshot and save `state` (whose `step` has just been counted up) where due; returns seconds waited.
+
+        A snapshot counts, and its asynchronous save starts, from the next `before_update` (or `finish`) on. In
+        mode `sync` a due save is durable when this returns, so that step's loss must have been checked before.
+        """
+
+    def reject(self) -> None:
+        """The last update was bad (its loss was not finite): its snapshot never counts. Before the next update."""
 
     def finish(self) -> None:
         """Save the last step if it is not saved, wait (bounded) for all commits, raise if one failed."""
