@@ -1,0 +1,221 @@
+"""The staging arena: one file in shared memory that a rank fills and its writer process reads.
+
+    page 0      what the arena is for: layout, world size, rank, fingerprint
+    mailbox     what the writer process has to say (`runner.checkpoint.writer`)
+    notes       one block per buffer: step and checksum of a buffer whose content may be used by a successor
+    buffers     the bytes
+
+A block of JSON is written so that a reader never takes half of one for a whole: its length is zeroed first and
+set last, and a checksum covers it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import mmap
+import os
+import struct
+import time
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+PAGE = 4096
+NOTE_BYTES = 256 << 10  # a note holds the state of a streaming dataset too
+_FRAME = struct.Struct("<QQ")
+_LOCK_PATIENCE = 10.0  # seconds: a rank that was killed lets go of its arena at once
+
+
+class ArenaError(Exception):
+    """Shared memory cannot hold the arena, or what is there is not ours to use."""
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What must be equal for a successor to use an arena's content."""
+
+    run_id: str
+    rank: int
+    world_size: int
+    layout: str
+    fingerprint: str
+    buffers: int
+    buffer_bytes: int
+    mailbox_bytes: int
+
+
+def _round(value: int) -> int:
+    return -(-value // PAGE) * PAGE
+
+
+class Arena:
+    """A mapped arena. `path` is what another process of the node opens."""
+
+    def __init__(self, fd: int, path: str, purpose: Purpose, recovered: bool) -> None:
+        self._fd = fd
+        self.path = path
+        self.purpose = purpose
+        self.recovered = recovered
+        self.memory = mmap.mmap(fd, self.size_for(purpose))
+
+    @staticmethod
+    def size_for(purpose: Purpose) -> int:
+        """Bytes of the whole file."""
+        fixed = PAGE + _round(purpose.mailbox_bytes) + purpose.buffers * NOTE_BYTES
+        return fixed + purpose.buffers * max(PAGE, _round(purpose.buffer_bytes))
+
+    def buffer_start(self, index: int) -> int:
+        """Byte offset of a buffer in the mapping."""
+        fixed = PAGE + _round(self.purpose.mailbox_bytes) + self.purpose.buffers * NOTE_BYTES
+        return fixed + index * max(PAGE, _round(self.purpose.buffer_bytes))
+
+    def buffer(self, index: int) -> memoryview:
+        """The bytes of one buffer, writable."""
+        start = self.buffer_start(index)
+        return memoryview(self.memory)[start : start + self.purpose.buffer_bytes]
+
+    def _frame(self, start: int, capacity: int, value: Any) -> None:
+        payload = zlib.compress(json.dumps(value).encode(), 1) if value is not None else b""
+        if len(payload) + _FRAME.size > capacity:
+            raise ArenaError(
+                f"{len(payload)} bytes of bookkeeping do not fit the {capacity} set aside for it"
+            )
+        self.memory[start : start + _FRAME.size] = _FRAME.pack(0, 0)
+        if value is None:
+            return
+        begin = start + _FRAME.size
+        self.memory[begin : begin + len(payload)] = payload
+        self.memory[start : start + _FRAME.size] = _FRAME.pack(
+            len(payload), xxhash.xxh3_64_intdigest(payload)
+        )
+
+    def _unframe(self, start: int, capacity: int) -> Any:
+        length, digest = _FRAME.unpack(self.memory[start : start + _FRAME.size])
+        if not 0 < length <= capacity - _FRAME.size:
+            return None
+        payload = self.memory[start + _FRAME.size : start + _FRAME.size + length]
+        if xxhash.xxh3_64_intdigest(payload) != digest:
+            return None
+        return json.loads(zlib.decompress(payload))
+
+    def write_note(self, index: int, note: dict[str, Any] | None) -> None:
+        """Say what a buffer holds; None: nothing that counts."""
+        self._frame(self._note_start(index), NOTE_BYTES, note)
+
+    def read_note(self, index: int) -> dict[str, Any] | None:
+        """What a buffer holds, None where nothing that counts."""
+        return self._unframe(self._note_start(index), NOTE_BYTES)
+
+    def _note_start(self, index: int) -> int:
+        return PAGE + _round(self.purpose.mailbox_bytes) + index * NOTE_BYTES
+
+    def write_mail(self, mail: dict[str, Any] | None) -> None:
+        """Leave a message for the process at the other end."""
+        self._frame(PAGE, self.purpose.mailbox_bytes, mail)
+
+    def read_mail(self) -> dict[str, Any] | None:
+        """The last message, None where there is none or it is being written."""
+        return self._unframe(PAGE, self.purpose.mailbox_bytes)
+
+    def checksum(self, index: int) -> str:
+        """xxh3 of a buffer's bytes. Lets other threads run."""
+        digest = xxhash.xxh3_64()
+        view = self.buffer(index)
+        for start in range(0, len(view), 64 << 20):
+            digest.update(view[start : start + (64 << 20)])
+        return digest.hexdigest()
+
+    def close(self, *, remove: bool) -> None:
+        """Let go of the file; `remove` takes its name away. The mapping goes with its last view."""
+        if remove and not self.path.startswith("/proc/"):
+            Path(self.path).unlink(missing_ok=True)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _lock(fd: int) -> bool:
+    """Hold the arena for this process alone. A POSIX record lock: forked children do not inherit it."""
+    end = time.monotonic() + _LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+
+
+def open_arena(path: Path, purpose: Purpose) -> Arena:
+    """Find a predecessor's arena, or make a new one with every page reserved.
+
+    Raises:
+        ArenaError: no shared memory there, too little of it, or a living process holds the arena.
+    """
+    size = Arena.size_for(purpose)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise ArenaError(f"{path}: {error.strerror}") from error
+    try:
+        if not _lock(fd):
+            raise ArenaError(f"{path} is held by another process")
+        status = os.fstat(fd)
+        if status.st_size == size and status.st_uid == os.getuid():
+            arena = Arena(fd, str(path), purpose, recovered=True)
+            if arena._unframe(0, PAGE) == asdict(purpose):
+                return arena
+        os.ftruncate(fd, 0)
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        raise ArenaError(f"{path}: {size} bytes: {error.strerror}") from error
+    except ArenaError:
+        os.close(fd)
+        raise
+    arena = Arena(fd, str(path), purpose, recovered=False)
+    arena._frame(0, PAGE, asdict(purpose))
+    return arena
+
+
+def private_arena(purpose: Purpose) -> Arena:
+    """An arena without a name: the writer process reaches it through this process, a successor does not.
+
+    Raises:
+        ArenaError: not enough memory.
+    """
+    fd = os.memfd_create("nvrx-arena", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(fd, 0, Arena.size_for(purpose))
+    except OSError as error:
+        os.close(fd)
+        raise ArenaError(f"{Arena.size_for(purpose)} bytes of memory: {error.strerror}") from error
+    arena = Arena(fd, f"/proc/{os.getpid()}/fd/{fd}", purpose, recovered=False)
+    arena._frame(0, PAGE, asdict(purpose))
+    return arena
+
+
+def attach_arena(path: str) -> Arena:
+    """Map an arena that another process owns (its writer process does).
+
+    Raises:
+        ArenaError: it is not one.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    head = mmap.mmap(fd, PAGE)
+    length, digest = _FRAME.unpack(head[: _FRAME.size])
+    payload = head[_FRAME.size : _FRAME.size + length] if length < PAGE else b""
+    head.close()
+    if not payload or xxhash.xxh3_64_intdigest(payload) != digest:
+        os.close(fd)
+        raise ArenaError(f"{path} is not a staging arena")
+    return Arena(fd, path, Purpose(**json.loads(zlib.decompress(payload))), recovered=True)

@@ -1,0 +1,484 @@
+"""`Manager`: the `Checkpointer` of the training loop, for all lives of one rank process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from runner.checkpoint.arena import Arena, ArenaError, Purpose, open_arena, private_arena
+from runner.checkpoint.exchange import Exchange
+from runner.checkpoint.folder import CheckpointFolder
+from runner.checkpoint.layout import Layout, fingerprint, local_layout
+from runner.checkpoint.nvrx_queue import WriterQueue
+from runner.checkpoint.plan import FilePlan, plan_files, shards_to_write
+from runner.checkpoint.restore import Restorer
+from runner.checkpoint.save import PEERS_PATIENCE, Outcome, SaveContext, SaveError, SaveJob
+from runner.checkpoint.shm import arena_path, current_run_id
+from runner.checkpoint.staging import Buffer, Staging
+from runner.checkpoint.writer import WriteRequest, prepare_writer, run_request, write_synchronously
+from runner.errors import ExitCode, RunError
+from runner.ledger.events import LoadSource, SaveCommitted, SaveFailed, SaveStarted, SnapshotTaken
+from runner.recipe.checkpoint import CheckpointSection
+from runner.recipe.recipe import Recipe
+from runner.train.ports import Ledger, Life, TrainState
+
+_MEET_TIMEOUT = timedelta(minutes=5)  # the ranks' start-up skew in `attach`
+_RETIRE_PATIENCE = 30.0  # seconds for the commit of a life that is over to notice
+_PAUSE = 0.002
+STOP_PATIENCE = 2 * PEERS_PATIENCE
+
+
+class Log(Protocol):
+    """What is used of a structlog logger."""
+
+    def info(self, event: str, **fields: Any) -> Any: ...
+    def warning(self, event: str, **fields: Any) -> Any: ...
+    def error(self, event: str, **fields: Any) -> Any: ...
+
+
+def build_checkpointer(recipe: Recipe, ledger: Ledger, log: Log, *, device: torch.device) -> Manager:
+    """The checkpointer that a recipe asks for."""
+    folder = recipe.checkpoint_folder.absolute()
+    default = f"{recipe.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    return Manager(recipe.checkpoint, folder, current_run_id(default), ledger, log, device)
+
+
+class Manager:
+    """See `runner.train.ports.Checkpointer` for the order of calls.
+
+    Args:
+        section: the recipe's settings.
+        folder: where checkpoints go, absolute.
+        run_id: names this run's shared memory on the node.
+        device: where the state is.
+    """
+
+    def __init__(
+        self,
+        section: CheckpointSection,
+        folder: Path,
+        run_id: str,
+        ledger: Ledger,
+        log: Log,
+        device: torch.device,
+    ) -> None:
+        self._section = section
+        self._folder = CheckpointFolder(folder)
+        self._run_id = run_id
+        self._ledger = ledger
+        self._log = log
+        self._device = device
+        self._arena: Arena | None = None
+        self._staging: Staging | None = None
+        self._writer: WriterQueue | None = None
+        self._job: SaveJob | None = None
+        self._job_buffer: Buffer | None = None
+        self._leftover: Buffer | None = None  # still read for a save that was abandoned
+        self._leftover_since = 0.0
+        self._save_pending = False
+        self._stalled = 0.0
+        self._committed: set[int] = set()
+        self._layouts: dict[str, Layout] = {}
+        self._files: tuple[FilePlan, ...] = ()
+        self._finished = False
+
+    # --- life cycle
+
+    def attach(self, life: Life, state: TrainState) -> None:
+        """Bind to this life's ranks and tensors. Saves of earlier lives that are not committed are abandoned."""
+        self._retire()
+        self._life, self._state = life, state
+        self._exchange = Exchange(life, self._beat)
+        layout = local_layout(state.tensors)
+        self._fingerprint = fingerprint(state.tensors)
+        layouts = self._gather_layouts(layout)
+        self._files = plan_files(shards_to_write(layouts, life.rank), life.rank, self._section.writer_threads)
+        self._prepare_staging(layout)
+        assert self._staging is not None
+        self._staging.bind(state)
+        self._save_pending = False
+        self._finished = False
+        self._tag = hashlib.sha256(life.attempt.encode()).hexdigest()[:8]
+        self._context = SaveContext(
+            life=life,
+            section=self._section,
+            folder=self._folder,
+            fingerprint=self._fingerprint,
+            tensors={s.name: [s.dtype, list(s.shape)] for s in layout.shards},
+            usable=Restorer.usable,
+        )
+        life.on_abort(self.freeze)
+        if self._section.mode == "async" and self._files:
+            self._ensure_writer()
+
+    def restore(self) -> tuple[int, LoadSource]:
+        """Agree on the newest state that all ranks can have, copy it into the live state, return its step."""
+        assert self._staging is not None
+        restorer = Restorer(
+            exchange=self._exchange,
+            staging=self._staging,
+            folder=self._folder,
+            section=self._section,
+            fingerprint=self._fingerprint,
+            in_process=self._life.in_process,
+            log=self._log,
+            beat=self._beat,
+        )
+        step, source, data = restorer.restore(self._state)
+        self._committed = restorer.committed
+        self._state.step = step
+        if source != "fresh":
+            self._state.data = data
+            self._state.on_restored()
+        return step, source
+
+    def freeze(self) -> None:
+        """Nothing that is not valid now becomes valid, nothing is committed any more in this life."""
+        if self._staging is not None:
+            self._staging.freeze()
+        if self._job is not None:
+            self._job.abandon()
+
+    def reject(self) -> None:
+        """The last update was bad: the snapshot and the save that it would have become are forgotten."""
+        self._save_pending = False
+        if self._staging is not None:
+            self._staging.reject()
+
+    def close(self) -> None:
+        """Stop the writer; after a finished run the arena goes too, else a successor may need it."""
+        self.freeze()
+        self._retire()
+        if self._writer is not None:
+            self._writer.stop()
+            self._writer = None
+        self._drop_staging(remove=self._finished)
+
+    # --- the loop's calls
+
+    def before_forward(self) -> float:
+        """Order the next forward behind the copy of what it may change. The host does not wait."""
+        began = time.perf_counter()
+        assert self._staging is not None
+        self._staging.before_forward()
+        return time.perf_counter() - began
+
+    def before_update(self) -> float:
+        """Wait for the running copy, hand its save to the writer, and see how the running save does."""
+        began = time.perf_counter()
+        self._settle(began)
+        self._notice()
+        return time.perf_counter() - began
+
+    def after_update(self, *, force_save: bool = False) -> float:
+        """Snapshot and save where due."""
+        began = time.perf_counter()
+        assert self._staging is not None
+        self._settle(began)
+        self._notice()
+        section, step = self._section, self._state.step
+        save = (force_save or step % section.every == 0) and step not in self._committed
+        snapshot = section.snapshot_every is not None and step % section.snapshot_every == 0
+        if save and self._job is not None:
+            save = self._busy(step)
+        if save or snapshot:
+            self._stage(save, began)
+        return time.perf_counter() - began
+
+    def finish(self) -> None:
+        """Save the last step if it is not saved, wait for the commit, raise if it failed."""
+        assert self._staging is not None
+        self._settle(time.perf_counter())
+        self._drain()
+        step = self._state.step
+        if step > 0 and step not in self._committed:
+            self._stage(True, time.perf_counter())
+            self._settle(time.perf_counter())
+            outcome = self._drain()
+            if outcome is not None and not outcome.committed:
+                raise self._failure(outcome)
+        self._finished = True
+
+    # --- saves
+
+    def _stage(self, save: bool, began: float) -> None:
+        staging = self._staging
+        assert staging is not None
+        self._end_leftover(wait=False)
+        buffer = staging.free()
+        if buffer is None and save:
+            self._end_leftover(wait=True)
+            buffer = staging.free()
+        if buffer is None:
+            if save:
+                raise RunError("checkpoint: no staging buffer is free, and no writer reads one")
+            return  # a snapshot between two saves, while both other buffers are in use
+        staging.begin(buffer)
+        self._save_pending = save
+        self._stalled = time.perf_counter() - began
+        if save and self._section.mode == "sync":
+            self._settle(time.perf_counter())
+
+    def _settle(self, began: float) -> None:
+        """Wait for the running copy; its save, where one is due, starts now."""
+        staging = self._staging
+        assert staging is not None
+        if staging.pending is None:
+            return
+        buffer = staging.settle(self._beat)
+        if buffer is None:
+            return
+        save, self._save_pending = self._save_pending, False
+        self._stalled += time.perf_counter() - began
+        self._ledger.record(SnapshotTaken(step=buffer.step, stalled=self._stalled))
+        if save:
+            self._start_save(buffer)
+
+    def _start_save(self, buffer: Buffer) -> None:
+        assert self._arena is not None
+        partial = self._folder.partial(buffer.step, self._tag)
+        synchronous = self._section.mode == "sync"
+        self._log.info("saving", step=buffer.step, path=str(partial), mode=self._section.mode)
+        began = time.perf_counter()
+        if synchronous or not self._files:
+            own_part = self._written_here(partial, buffer)
+        else:
+            own_part = self._written_by_writer(partial, buffer)
+        self._job = SaveJob(self._context, buffer.step, partial, buffer.data, own_part)
+        self._job_buffer = buffer
+        buffer.lease += 1
+        self._job.start()
+        if synchronous:
+            outcome = self._drain(keep=True)
+            self._stalled += time.perf_counter() - began
+            self._ledger.record(SaveStarted(step=buffer.step, mode="sync", stalled=self._stalled))
+            if outcome is not None:
+                self._conclude(outcome)
+        else:
+            self._stalled += time.perf_counter() - began
+            self._ledger.record(SaveStarted(step=buffer.step, mode="async", stalled=self._stalled))
+
+    def _written_here(self, partial: Path, buffer: Buffer) -> Callable[[], list[dict[str, Any]] | None]:
+        assert self._arena is not None
+        arena, files = self._arena, self._files
+
+        def part() -> list[dict[str, Any]]:
+            return write_synchronously(partial, arena, buffer.index, files)
+
+        return part
+
+    def _written_by_writer(self, partial: Path, buffer: Buffer) -> Callable[[], list[dict[str, Any]] | None]:
+        assert self._arena is not None
+        arena, writer = self._arena, self._ensure_writer()
+        save = partial.name
+        request = WriteRequest(save, arena.path, buffer.index, str(partial), self._files)
+        writer.submit(run_request, (request,))
+
+        def part() -> list[dict[str, Any]] | None:
+            death = writer.death()
+            mail = arena.read_mail()
+            if mail is not None and mail["save"] == save and writer.idle():
+                if "error" in mail:
+                    raise SaveError(mail["error"])
+                return mail["files"]
+            if death is not None:
+                raise SaveError(f"the writer process is gone: {death}")
+            return None
+
+        return part
+
+    def _ensure_writer(self) -> WriterQueue:
+        if self._writer is not None and self._writer.death() is not None:
+            self._log.warning("writer process restarted", reason=self._writer.death())
+            self._writer.kill()
+            self._writer = None
+        if self._writer is None:
+            self._writer = WriterQueue(self._life.rank, prepare_writer, (os.getpid(),))
+        return self._writer
+
+    def _busy(self, step: int) -> bool:
+        """The save before is still running: wait for it, or (as rank 0 sees it) leave this one out."""
+        assert self._job is not None
+        if self._section.on_busy == "wait":
+            self._log.warning("save waits", step=step, for_step=self._job.step)
+            self._drain()
+            return True
+        job = self._job
+        topic = f"busy/{self._tag}/{step}"
+        go = self._exchange.decide(
+            topic, lambda: job.outcome is not None, self._section.write_timeout, "the choice to save"
+        )
+        if go:
+            self._drain()
+        else:
+            self._log.warning("save left out", step=step, because=f"step {job.step} is still being written")
+        return go
+
+    def _notice(self) -> None:
+        """Look, without waiting, whether the running save has ended."""
+        self._end_leftover(wait=False)
+        if self._job is not None and self._job.outcome is not None:
+            outcome = self._job.outcome
+            self._job_over()
+            self._conclude(outcome)
+
+    def _drain(self, *, keep: bool = False) -> Outcome | None:
+        """Wait for the running save. Bounded by the job's own deadlines. `keep`: the caller concludes."""
+        job = self._job
+        if job is None:
+            return None
+        end = job.started + (self._section.write_timeout + STOP_PATIENCE).total_seconds()
+        while job.outcome is None and job.is_alive():
+            if time.monotonic() > end:  # the thread itself is stuck, in a write that the kernel does not end
+                job.abandon()
+                raise RunError(
+                    f"the save of step {job.step} to {job.partial} does not return: storage hangs",
+                    ExitCode.SAVE_FAILED,
+                )
+            self._beat()
+            job.join(_PAUSE)
+        outcome = job.outcome
+        self._job_over()
+        if outcome is not None and not keep:
+            self._conclude(outcome)
+        return outcome
+
+    def _job_over(self) -> None:
+        """Give the buffer back, at once or when the writer has left it."""
+        job, buffer = self._job, self._job_buffer
+        self._job = self._job_buffer = None
+        if job is None or buffer is None:
+            return
+        if job.write_finished.is_set() or self._section.mode == "sync" or not self._files:
+            buffer.lease -= 1
+        else:
+            self._leftover, self._leftover_since = buffer, job.started
+
+    def _end_leftover(self, *, wait: bool) -> None:
+        """The writer of a save that was given up may still read its buffer: end that, within the write timeout."""
+        if self._leftover is None:
+            return
+        end = self._leftover_since + self._section.write_timeout.total_seconds()
+        while True:
+            if self._writer is None or self._writer.death() is not None or self._writer.idle():
+                break
+            if time.monotonic() > end:
+                self._log.warning(
+                    "writer process killed", reason="it did not finish an abandoned save in time"
+                )
+                self._writer.kill()
+                self._writer = None
+                break
+            if not wait:
+                return
+            self._beat()
+            time.sleep(_PAUSE)
+        self._leftover.lease -= 1
+        self._leftover = None
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Tell ledger and log; raise where the policy says so."""
+        if outcome.committed:
+            self._committed.add(outcome.step)
+            if self._life.rank == 0:
+                self._ledger.record(
+                    SaveCommitted(step=outcome.step, bytes=outcome.nbytes, seconds=outcome.seconds)
+                )
+                self._log.info(
+                    "saved", step=outcome.step, path=str(outcome.path), seconds=round(outcome.seconds, 3)
+                )
+            return
+        self._ledger.record(
+            SaveFailed(step=outcome.step, path=str(outcome.path), reason=outcome.reason or "")
+        )
+        self._log.error("save failed", step=outcome.step, path=str(outcome.path), reason=outcome.reason)
+        if self._section.on_error == "stop":
+            raise self._failure(outcome)
+
+    def _failure(self, outcome: Outcome) -> RunError:
+        return RunError(
+            f"the save of step {outcome.step} to {outcome.path} failed: {outcome.reason}",
+            ExitCode.SAVE_FAILED,
+        )
+
+    # --- inside
+
+    def _beat(self) -> None:
+        self._life.heartbeat(self._state.step)
+
+    def _retire(self) -> None:
+        """End what the life before left running."""
+        job = self._job
+        if job is None:
+            return
+        job.abandon()
+        job.join(_RETIRE_PATIENCE)
+        if job.is_alive():
+            raise RunError(
+                f"checkpoint: the save of step {job.step} did not let go within {_RETIRE_PATIENCE} s"
+            )
+        if job.outcome is not None and job.outcome.committed:
+            self._committed.add(job.step)
+        self._job_over()
+
+    def _gather_layouts(self, layout: Layout) -> list[Layout]:
+        """Every rank's layout, by rank; those seen in an earlier life are not sent again."""
+        mine = layout.digest
+        self._layouts[mine] = layout
+        self._exchange.put(f"layout/{self._life.rank}", layout.to_json())
+        digests = self._exchange.gather("layout-digest", mine, _MEET_TIMEOUT, "the layout")
+        for rank, digest in enumerate(digests):
+            if digest not in self._layouts:
+                sent = self._exchange.wait(f"layout/{rank}", _MEET_TIMEOUT, f"the layout of rank {rank}")
+                self._layouts[digest] = Layout.from_json(sent)
+        return [self._layouts[digest] for digest in digests]
+
+    def _prepare_staging(self, layout: Layout) -> None:
+        life, section = self._life, self._section
+        between = section.snapshot_every is not None and section.snapshot_every < section.every
+        items = sum(len(file.shards) for file in self._files)
+        purpose = Purpose(
+            run_id=self._run_id,
+            rank=life.rank,
+            world_size=life.world_size,
+            layout=layout.digest,
+            fingerprint=self._fingerprint,
+            buffers=3 if between and section.mode == "async" else 2,
+            buffer_bytes=layout.nbytes,
+            mailbox_bytes=(64 << 10) + 512 * items,
+        )
+        if self._arena is not None:
+            if self._arena.purpose == purpose:
+                return
+            if self._writer is not None:  # it may still read what is about to go
+                self._writer.kill()
+                self._writer = None
+                self._leftover = None
+            self._drop_staging(remove=True)
+        try:
+            self._arena = open_arena(arena_path(self._run_id, life.rank), purpose)
+        except ArenaError as error:
+            self._log.warning(
+                "snapshots are private to this process", reason=str(error), remedy="enlarge /dev/shm",
+                effect="a respawned worker loads from storage",
+            )  # fmt: skip
+            try:
+                self._arena = private_arena(purpose)
+            except ArenaError as shortage:
+                raise RunError(f"checkpoint: staging buffers: {shortage}") from shortage
+        self._staging = Staging(self._arena, layout, self._device)
+
+    def _drop_staging(self, *, remove: bool) -> None:
+        if self._staging is not None:
+            self._staging.release()
+            self._staging = None
+        if self._arena is not None:
+            self._arena.close(remove=remove)
+            self._arena = None

@@ -1,0 +1,40 @@
+"""Names of the files in shared memory, for the ranks that make them and the supervisor that removes leftovers.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+RUN_ID_VARIABLE = "NVRX_RUN_ID"  # set by the supervisor: the same for all ranks and all lives of one command
+
+
+def _clean(run_id: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", run_id)
+
+
+def current_run_id(default: str) -> str:
+    """The run id that the supervisor exported, else `default`."""
+    return os.environ.get(RUN_ID_VARIABLE) or default
+
+
+def arena_path(run_id: str, rank: int) -> Path:
+    """The staging arena of one rank on this node."""
+    return SHARED_MEMORY / f"nvrx-{_clean(run_id)}-arena-{rank}"
+
+
+def remove_arenas(run_id: str) -> list[Path]:
+    """Remove what ranks of this run left in shared memory on this node; returns what was removed."""
+    ours = re.compile(rf"nvrx-{re.escape(_clean(run_id))}-arena-\d+")
+    removed: list[Path] = []
+    if not SHARED_MEMORY.is_dir():
+        return removed
+    for path in SHARED_MEMORY.iterdir():
+        if ours.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+            removed.append(path)
+    return removed

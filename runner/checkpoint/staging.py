@@ -1,0 +1,294 @@
+"""Snapshots: the live state is copied into buffers of the arena, beside training where there is a GPU.
+
+A buffer's content is *valid* once its copy was seen complete while the life was not frozen; only valid content is
+written, restored or found by a successor. Three traps (each has a test):
+
+- Work queued behind an aborted collective still runs, so a copy's event may complete with garbage behind it.
+  Completion therefore counts only if seen before the abort: `freeze` runs ahead of it, takes a last look, and
+  nothing becomes valid afterwards.
+- Buffers of the model may change in forward. They are copied first, and the compute stream waits for that copy
+  before the next forward; parameters and moments change only in the update, which waits for the whole copy.
+- A rank may die inside a copy: the buffer's note in the arena is erased before the copy and written after it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from runner.checkpoint.arena import Arena
+from runner.checkpoint.layout import Layout, local_tensor
+from runner.checkpoint.writer import view
+from runner.errors import RunError
+from runner.train.ports import TrainState
+
+_POLL = (
+    0.0002  # seconds between two looks at a CUDA event; a look can be interrupted, a wait inside CUDA cannot
+)
+_LEFTOVER_PATIENCE = 60.0  # seconds a copy of an aborted life may take to run out
+
+
+@dataclass
+class Buffer:
+    """One staging buffer. `lease` counts the writers that read it."""
+
+    index: int
+    step: int = -1
+    valid: bool = False
+    lease: int = 0
+    generation: int = 0
+    data: dict[str, Any] = field(default_factory=dict)
+    checksum: str | None = None
+    copied: torch.cuda.Event | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Staging:
+    """The buffers of one rank over all lives of its process.
+
+    Args:
+        arena: holds the bytes; must have been made for `layout`.
+        device: where the live tensors are; pins the arena where it is a GPU.
+    """
+
+    def __init__(self, arena: Arena, layout: Layout, device: torch.device) -> None:
+        self.arena = arena
+        self.layout = layout
+        self.buffers = [Buffer(index) for index in range(arena.purpose.buffers)]
+        self._views = [[view(arena, b.index, s) for s in layout.shards if s.nbytes] for b in self.buffers]
+        self._names = [s.name for s in layout.shards if s.nbytes]
+        self._cuda = device.type == "cuda"
+        self._pending: Buffer | None = None
+        self._mutable_copied: torch.cuda.Event | None = None
+        self._frozen = False
+        self._state: TrainState | None = None
+        if self._cuda:
+            self._pinned = torch.frombuffer(arena.memory, dtype=torch.uint8)
+            check = torch.cuda.cudart().cudaHostRegister(self._pinned.data_ptr(), self._pinned.numel(), 0)
+            if int(check) != 0:
+                raise RunError(
+                    f"checkpoint: {self._pinned.numel()} bytes of host memory cannot be pinned (cudaHostRegister: "
+                    f"{check}); raise the container's memory limit or its locked-memory limit (ulimit -l)"
+                )
+            self._stream = torch.cuda.Stream(device)
+        for buffer in self.buffers:
+            note = arena.read_note(buffer.index) if arena.recovered else None
+            arena_note = (
+                note if note is not None and arena.checksum(buffer.index) == note["checksum"] else None
+            )
+            if arena_note is None:
+                arena.write_note(buffer.index, None)
+            else:
+                buffer.step, buffer.data = arena_note["step"], arena_note["data"]
+                buffer.checksum, buffer.valid = arena_note["checksum"], True
+
+    # --- life cycle
+
+    def bind(self, state: TrainState) -> None:
+        """Start a life: what the life before left unfinished is dropped, its queued copies have run out."""
+        if self._cuda:
+            left = torch.cuda.Event()
+            left.record(self._stream)
+            end = time.monotonic() + _LEFTOVER_PATIENCE
+            while not left.query():
+                if time.monotonic() > end:
+                    raise RunError(
+                        "checkpoint: a snapshot of the life before still runs; the GPU does not answer"
+                    )
+                time.sleep(_POLL)
+        self._drop_pending()
+        self._mutable_copied = None
+        self._state = state
+        self._frozen = False
+
+    def freeze(self) -> None:
+        """From now on nothing becomes valid. Called from any thread, ahead of the abort; does not block."""
+        self._look()
+        self._frozen = True
+
+    def reject(self) -> None:
+        """Forget the snapshot that is not valid yet: its step turned out bad."""
+        self._drop_pending()
+
+    def release(self) -> None:
+        """Unpin the memory."""
+        if self._cuda:
+            self._stream.synchronize()
+            torch.cuda.cudart().cudaHostUnregister(self._pinned.data_ptr())
+
+    # --- snapshots
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the life is over."""
+        return self._frozen
+
+    @property
+    def pending(self) -> Buffer | None:
+        """The buffer whose copy is not seen complete yet."""
+        return self._pending
+
+    def newest(self) -> Buffer | None:
+        """The valid buffer of the highest step."""
+        return max((b for b in self.buffers if b.valid), key=lambda b: b.step, default=None)
+
+    def steps(self) -> list[int]:
+        """Steps of the valid buffers."""
+        return sorted(b.step for b in self.buffers if b.valid)
+
+    def free(self) -> Buffer | None:
+        """A buffer that may be overwritten: not the newest valid one, and no writer reads it."""
+        newest = self.newest()
+        candidates = [b for b in self.buffers if b is not newest and b is not self._pending and not b.lease]
+        return min(candidates, key=lambda b: (b.valid, b.step), default=None)
+
+    def begin(self, buffer: Buffer) -> None:
+        """Start to copy the live state into `buffer`."""
+        assert self._state is not None
+        state = self._state
+        self._claim(buffer, state.step, state.data)
+        places = dict(zip(self._names, self._views[buffer.index], strict=True))
+        if not self._cuda:
+            self._copy(places, self._names)
+            buffer.checksum = self.arena.checksum(buffer.index)
+            self._pending = buffer
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            mutable = [name for name in self._names if name in state.forward_mutable]
+            if mutable:
+                self._copy(places, mutable)
+                self._mutable_copied = torch.cuda.Event()
+                self._mutable_copied.record()
+            self._copy(places, (name for name in self._names if name not in state.forward_mutable))
+            buffer.copied = torch.cuda.Event()
+            buffer.copied.record()
+        self._pending = buffer
+        threading.Thread(
+            target=self._seal, args=(buffer, buffer.generation), daemon=True, name="seal"
+        ).start()
+
+    def before_forward(self) -> None:
+        """Let the compute stream wait for the copy of what forward may change; the host does not wait."""
+        if self._mutable_copied is not None:
+            torch.cuda.current_stream(self._stream.device).wait_event(self._mutable_copied)
+            self._mutable_copied = None
+
+    def settle(self, beat: Callable[[], None]) -> Buffer | None:
+        """Wait for the running copy; returns the buffer that became valid, None where none did."""
+        buffer = self._pending
+        if buffer is None:
+            return None
+        while self._pending is buffer and not self._frozen and not self._look():
+            beat()
+            time.sleep(_POLL)
+        return buffer if buffer.valid else None
+
+    def _look(self) -> bool:
+        """Mark the pending copy valid if it is complete. Completion first, then the flag: see the module text."""
+        buffer = self._pending
+        if buffer is None:
+            return True
+        if buffer.copied is not None and not buffer.copied.query():
+            return False
+        if self._frozen:
+            return False
+        buffer.valid = True
+        self._pending = None
+        self._publish(buffer)
+        return True
+
+    # --- restore
+
+    def load_begin(self) -> Buffer:
+        """A buffer to read a checkpoint into, and claim it."""
+        buffer = self.free()
+        if buffer is None:
+            raise RunError("checkpoint: no staging buffer is free to load into; a writer still reads them")
+        self._claim(buffer, -1, {})
+        return buffer
+
+    def load_end(self, buffer: Buffer, step: int, data: dict[str, Any]) -> None:
+        """The bytes in `buffer` are the state after `step`: as good as a snapshot."""
+        buffer.step, buffer.data = step, data
+        buffer.checksum = self.arena.checksum(buffer.index)
+        buffer.valid = True
+        self._publish(buffer)
+
+    def at(self, step: int) -> Buffer | None:
+        """The valid buffer of `step`."""
+        return next((b for b in self.buffers if b.valid and b.step == step), None)
+
+    def restore(self, buffer: Buffer) -> None:
+        """Copy a buffer into the live tensors; newer content that not all ranks have is forgotten."""
+        assert self._state is not None
+        places = dict(zip(self._names, self._views[buffer.index], strict=True))
+        with torch.no_grad():
+            torch._foreach_copy_(
+                [local_tensor(self._state.tensors[name]) for name in self._names],
+                [places[name] for name in self._names],
+                non_blocking=self._cuda,
+            )
+        if self._cuda:
+            torch.cuda.current_stream(self._stream.device).synchronize()
+        for other in self.buffers:
+            if other.step > buffer.step:
+                self.forget(other)
+
+    def forget(self, buffer: Buffer) -> None:
+        """The content of a buffer no longer counts."""
+        with buffer.lock:
+            buffer.valid = False
+            buffer.generation += 1
+            self.arena.write_note(buffer.index, None)
+
+    def memory_of(self, buffer: Buffer) -> memoryview:
+        """The bytes of a buffer."""
+        return self.arena.buffer(buffer.index)
+
+    # --- inside
+
+    def _claim(self, buffer: Buffer, step: int, data: dict[str, Any]) -> None:
+        with buffer.lock:
+            self.arena.write_note(buffer.index, None)
+            buffer.valid = False
+            buffer.generation += 1
+            buffer.step, buffer.data = step, dict(data)
+            buffer.checksum = buffer.copied = None
+
+    def _copy(self, places: dict[str, torch.Tensor], names: Iterable[str]) -> None:
+        assert self._state is not None
+        chosen = list(names)
+        if chosen:
+            sources = [local_tensor(self._state.tensors[name]) for name in chosen]
+            torch._foreach_copy_([places[name] for name in chosen], sources, non_blocking=self._cuda)
+
+    def _seal(self, buffer: Buffer, generation: int) -> None:
+        """Checksum a snapshot for a successor process, beside training."""
+        event = buffer.copied
+        if event is not None:
+            event.synchronize()
+        checksum = self.arena.checksum(buffer.index)
+        with buffer.lock:
+            if buffer.generation != generation:
+                return
+            buffer.checksum = checksum
+        self._publish(buffer)
+
+    def _publish(self, buffer: Buffer) -> None:
+        with buffer.lock:
+            if buffer.valid and buffer.checksum is not None:
+                note = {"step": buffer.step, "data": buffer.data, "checksum": buffer.checksum}
+                self.arena.write_note(buffer.index, note)
+
+    def _drop_pending(self) -> None:
+        buffer, self._pending = self._pending, None
+        if buffer is not None:
+            with buffer.lock:
+                buffer.generation += 1
+                buffer.valid = False

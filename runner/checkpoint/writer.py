@@ -1,0 +1,262 @@
+"""What runs in the writer process: staged bytes -> files, with checksums and an index.
+
+The writer maps the rank's arena and hands views of it to NVRx (asynchronous saves) or torch (synchronous ones,
+in the rank itself): the state is never copied again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import signal
+import struct
+import threading
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import xxhash
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import _StoragePrefix
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import (
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+
+from runner.checkpoint.arena import Arena, attach_arena
+from runner.checkpoint.folder import sync_folder
+from runner.checkpoint.layout import DTYPES, Shard
+from runner.checkpoint.nvrx_queue import WriteBucket, write_buckets
+from runner.checkpoint.plan import FilePlan
+
+_READ_BYTES = 16 << 20
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """One rank's part of one save. Small and plain: it is pickled."""
+
+    save: str  # identifies the save among all of this arena
+    arena: str
+    buffer: int
+    folder: str
+    files: tuple[FilePlan, ...]
+
+
+def prepare_writer(parent: int) -> None:
+    """Called once in the writer process: it must not outlive rank process `parent`, whatever ends that."""
+
+    def follow_parent(expected: int) -> None:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != expected:  # it went before the kernel was told
+            os._exit(1)
+
+    follow_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the rank, which then stops us
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a rank that is asked to stop still saves
+    torch.set_num_threads(1)
+
+
+_arenas: dict[str, tuple[int, Arena]] = {}
+
+
+def _arena(path: str) -> Arena:
+    inode = Path(path).stat().st_ino
+    known = _arenas.get(path)
+    if known is None or known[0] != inode:
+        _arenas.clear()
+        _arenas[path] = known = (inode, attach_arena(path))
+    return known[1]
+
+
+def run_request(request: WriteRequest) -> None:
+    """Write and report through the arena's mailbox; called by NVRx in the writer process."""
+    arena = _arena(request.arena)
+    try:
+        folder = Path(request.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        shards: dict[MetadataIndex, Shard] = {}
+        buckets: list[WriteBucket] = []
+        for file in request.files:
+            items = [(write_item(shard), view(arena, request.buffer, shard)) for shard in file.shards]
+            shards |= {item.index: shard for (item, _), shard in zip(items, file.shards, strict=True)}
+            buckets.append((str(folder / file.name), file.name, ([], items)))
+        arena.write_mail(
+            {"save": request.save, "files": describe(folder, write_buckets(folder, buckets), shards)}
+        )
+    except Exception as error:  # noqa: BLE001 - told to the rank, which tells all ranks; a dead writer would say less
+        arena.write_mail({"save": request.save, "error": f"{type(error).__name__}: {error}"})
+
+
+def view(arena: Arena, buffer: int, shard: Shard) -> torch.Tensor:
+    """A shard's bytes in a buffer as a tensor whose storage is just these bytes (torch.save writes storages)."""
+    dtype = DTYPES[shard.dtype]
+    if not shard.nbytes:
+        return torch.empty(shard.sizes, dtype=dtype)
+    flat = torch.frombuffer(
+        arena.memory,
+        dtype=dtype,
+        count=shard.nbytes // dtype.itemsize,
+        offset=arena.buffer_start(buffer) + shard.start,
+    )
+    return flat.view(shard.sizes)
+
+
+def write_item(shard: Shard) -> WriteItem:
+    """The shard as DCP's planner would describe it."""
+    return WriteItem(
+        index=MetadataIndex(shard.name, shard.offsets),
+        type=WriteItemType.SHARD,
+        tensor_data=TensorWriteData(
+            chunk=ChunkStorageMetadata(torch.Size(shard.offsets), torch.Size(shard.sizes)),
+            properties=TensorProperties(dtype=DTYPES[shard.dtype]),
+            size=torch.Size(shard.shape),
+        ),
+    )
+
+
+class _StagedPlanner(SavePlanner):
+    """Hands staged bytes to DCP's own writer; the plan itself was made at the start of the life."""
+
+    def __init__(self, tensors: dict[MetadataIndex, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
+        return self._tensors[write_item.index]
+
+    def set_up_planner(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def create_local_plan(self) -> SavePlan:
+        raise NotImplementedError("the plan is made by runner.checkpoint.plan")
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> Any:
+        raise NotImplementedError("the plan is made by runner.checkpoint.plan")
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        return new_plan
+
+
+def write_synchronously(
+    folder: Path, arena: Arena, buffer: int, files: tuple[FilePlan, ...]
+) -> list[dict[str, Any]]:
+    """Write one rank's files with `torch.distributed.checkpoint`'s writer, in this process; returns `describe`.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not files:
+        return []
+    shards = [shard for file in files for shard in file.shards]
+    items = [write_item(shard) for shard in shards]
+    tensors = {item.index: view(arena, buffer, shard) for item, shard in zip(items, shards, strict=True)}
+    prefix = files[0].name.rsplit("_", 1)[0] + "_"
+    computes = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, thread_count=len(files))
+        plan = SavePlan(items, storage_data=_StoragePrefix(prefix))
+        results = writer.write_data(plan, _StagedPlanner(tensors)).wait()
+    finally:
+        torch.serialization.set_crc32_options(computes)
+    return describe(folder, list(results), {item.index: s for item, s in zip(items, shards, strict=True)})
+
+
+def describe(
+    folder: Path, results: list[WriteResult], shards: dict[MetadataIndex, Shard]
+) -> list[dict[str, Any]]:
+    """Read the written files back: size, checksum, and where each shard's bytes lie. Then fsync the folder.
+
+    Returns:
+        per file: name, size, xxh3_128, and items [name, offsets, sizes, container offset, container length,
+        offset of the raw bytes in the file].
+    """
+    by_file: dict[str, list[WriteResult]] = {}
+    for result in results:
+        by_file.setdefault(result.storage_data.relative_path, []).append(result)
+    described: dict[str, dict[str, Any]] = {}
+    failures: list[Exception] = []
+
+    def one(name: str) -> None:
+        try:
+            described[name] = _describe_file(folder / name, by_file[name], shards)
+        except Exception as error:  # noqa: BLE001 - raised again below, in the thread that waits
+            failures.append(error)
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in by_file]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    sync_folder(folder)
+    return [described[name] for name in sorted(described)]
+
+
+def checksum(path: Path) -> str:
+    """xxh3_128 of a file's bytes."""
+    digest = xxhash.xxh3_128()
+    chunk = bytearray(_READ_BYTES)
+    with path.open("rb", buffering=0) as stream:
+        while count := stream.readinto(chunk):
+            digest.update(memoryview(chunk)[:count])
+    return digest.hexdigest()
+
+
+def _describe_file(
+    path: Path, results: list[WriteResult], shards: dict[MetadataIndex, Shard]
+) -> dict[str, Any]:
+    items = []
+    with path.open("rb") as stream:
+        for result in sorted(results, key=lambda r: r.storage_data.offset):
+            shard, info = shards[result.index], result.storage_data
+            raw = _raw_offset(stream, info.offset, info.length, shard)
+            items.append([shard.name, list(shard.offsets), list(shard.sizes), info.offset, info.length, raw])
+    return {"name": path.name, "size": path.stat().st_size, "xxh3_128": checksum(path), "items": items}
+
+
+class _Part(io.RawIOBase):
+    """A part of a file, as a file."""
+
+    def __init__(self, stream: IO[bytes], start: int, length: int) -> None:
+        self._stream, self._start, self._length, self._at = stream, start, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        self._stream.seek(self._start + self._at)
+        data = self._stream.read(max(0, min(len(buffer), self._length - self._at)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _raw_offset(stream: IO[bytes], start: int, length: int, shard: Shard) -> int:
+    """Where the tensor's own bytes lie: `torch.save` stores them unpacked in a zip entry."""
+    with zipfile.ZipFile(_Part(stream, start, length)) as container:
+        entry = next(info for info in container.infolist() if info.filename.endswith("/data/0"))
+    if entry.file_size != shard.nbytes or entry.compress_type != zipfile.ZIP_STORED:
+        raise RuntimeError(
+            f"{stream.name}: {shard.name} takes {entry.file_size} bytes, expected {shard.nbytes}"
+        )
+    stream.seek(start + entry.header_offset + 26)
+    name_length, extra_length = struct.unpack("<HH", stream.read(4))
+    return start + entry.header_offset + 30 + name_length + extra_length
