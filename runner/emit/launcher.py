@@ -17,6 +17,7 @@ from pathlib import Path
 
 from runner.emit.nvrx_versions import installed_nvrx, launcher_release
 from runner.errors import InputError
+from runner.recipe.derived import processes_per_node
 from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import FtLauncherSettings, ft_launcher_settings, inprocess_settings
 
@@ -25,17 +26,6 @@ TORCHRUN_MONITOR_INTERVAL = 0.1  # seconds; torchrun looks once per interval whe
 LONGEST_STORE_READ = timedelta(minutes=5)
 """Bound of one read from the launchers' store. torchrun's 60 s is too short where the other node is still starting;
 much longer would hide a leader that vanished without closing its connections."""
-
-
-def processes_per_node(recipe: Recipe) -> int | None:
-    """Ranks a node, as far as the recipe says; None means: the GPUs of the machine, else 1."""
-    cluster = recipe.cluster
-    if cluster.processes_per_node is not None:
-        return cluster.processes_per_node
-    shape = cluster.node_shape
-    if shape is not None and cluster.accelerator != "cpu":
-        return max(1, shape.gpus)
-    return 1 if cluster.accelerator == "cpu" else None
 
 
 def launcher_argv(
@@ -49,6 +39,7 @@ def launcher_argv(
     run_id: str | None = None,
     bin_dir: Path | None = None,
     nproc: int | None = None,
+    torchrun_flags: frozenset[str] | None = None,
 ) -> list[str]:
     """The command that starts one node's workers.
 
@@ -62,6 +53,8 @@ def launcher_argv(
         run_id: keeps the rendezvous of different jobs apart. Default: the recipe's name.
         bin_dir: folder of the console scripts; `Path()` for bare names. Default: beside this interpreter.
         nproc: ranks on this node, where neither the recipe nor its instance type says.
+        torchrun_flags: arguments beyond those of torch 2.9 that the launcher's torchrun takes. Default: looked up in
+            the installed one.
 
     Raises:
         InputError: several nodes and nobody says where they meet, a node rank outside the cluster, an unknown number
@@ -86,8 +79,9 @@ def launcher_argv(
     own: list[str]
     if settings is None:
         launcher, own = "torchrun", ["--max-restarts=0", f"--monitor-interval={TORCHRUN_MONITOR_INTERVAL}"]
-        if torchrun_takes("--shutdown-timeout"):
-            own.append(f"--shutdown-timeout={_seconds(stop_window(recipe))}")
+        flag = "--shutdown-timeout"
+        if flag in torchrun_flags if torchrun_flags is not None else torchrun_takes(flag):
+            own.append(f"{flag}={_seconds(stop_window(recipe))}")
     else:
         version = nvrx_version or installed_nvrx() or cluster.nvrx_version
         if version is None:

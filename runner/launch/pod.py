@@ -1,4 +1,4 @@
-"""A node's place in a run of several nodes, and the wait for its leader. Standard library only.
+"""A node's place in a run of several nodes, and the wait for its leader.
 
 An Indexed Job gives each pod its index and a host name `<job>-<index>`; the manifest adds the leader's name. Slurm
 gives `SLURM_NODEID`. No shell, no sleep and no guess from addresses is needed beyond that.
@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from runner.emit.names import JOB, LEADER
 from runner.errors import InputError, RunError
 
-LEADER = "NVRX_RUN_LEADER"  # name of node 0, as the other nodes resolve it
-JOB = "NVRX_RUN_JOB"  # name of this job: keeps the rendezvous of different jobs apart
 _INDEX = ("JOB_COMPLETION_INDEX", "SLURM_NODEID")
 _REPORT_EVERY = 15.0  # seconds between log lines of a wait
 _LOOK_EVERY = 0.5

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from runner.recipe.fields import NonNegativeInt, PositiveInt, Section, Size
-from runner.recipe.instances import INSTANCES, MIB, Instance, nearest_instance, own_shape
+from runner.recipe.instances import MIB, Instance, own_shape
 from runner.recipe.kubernetes import KubernetesSection
 
 
@@ -57,21 +57,3 @@ class ClusterSection(Section):
     command is built. A run always follows the version that is installed."""
     kubernetes: KubernetesSection | None = None
     """What the emitted manifest needs beyond the instance type."""
-
-    @property
-    def node_shape(self) -> Instance | None:
-        """The node: `instance` where given, else the catalogue's entry of `instance_type`, else None."""
-        if self.instance is not None:
-            return self.instance.as_instance(self.instance_type or "custom")
-        return INSTANCES.get(self.instance_type) if self.instance_type else None
-
-    def instance_problem(self) -> tuple[str, str] | None:
-        """What is wrong with the instance: a field below `cluster` and a sentence; None where it is known."""
-        if self.instance_type is None or self.node_shape is not None:
-            return None
-        near = nearest_instance(self.instance_type)
-        hint = f"did you mean {near}? Otherwise describe" if near else "describe"
-        return (
-            "instance_type",
-            f"{self.instance_type} is not in the catalogue: {hint} it in `cluster.instance`",
-        )

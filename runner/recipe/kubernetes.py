@@ -170,10 +170,10 @@ class KubernetesSection(Section):
     """Further mounts of the training container, as Kubernetes writes them."""
 
     pod_restarts: NonNegativeInt | None = None
-    """Pods that may fail, evictions and preemptions aside, before the Job does. Default: 3 a node for layers that
-    restart workers inside the pod, 10 a node for `none`, where every fault costs all pods."""
+    """Pods that may fail, evictions and preemptions aside, before the Job does. Default, a node: 10 for `none`,
+    5 for `inprocess`, 3 where ft_launcher restarts workers inside the pod."""
     grace_period: Duration | None = None
-    """Time between SIGTERM and SIGKILL of a pod. Default: a save, a step and the launcher's own stop, and a margin."""
+    """Time between SIGTERM and SIGKILL of a pod. Default: a save, the launcher's own end, and a minute."""
     leader_timeout: Duration = timedelta(minutes=30)
     """Longest wait of a pod for the leader's name; covers image pulls and node start-up on the slowest node."""
     active_deadline: Duration | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runner.recipe.checks import batch, machine, model, timeouts
+from runner.recipe.checks import batch, kubernetes, machine, model, timeouts
 from runner.recipe.checks.rule import RULES, run_rules
 from runner.recipe.node import Node
 from runner.recipe.problems import Problem
@@ -12,7 +12,7 @@ from runner.recipe.problems import Problem
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
-__all__ = ["RULES", "batch", "check", "machine", "model", "timeouts"]
+__all__ = ["RULES", "batch", "check", "kubernetes", "machine", "model", "timeouts"]
 
 
 def check(recipe: Recipe, root: Node) -> list[Problem]:

@@ -1,0 +1,117 @@
+"""`emit_manifest`: a recipe as the Kubernetes objects that run it, checked, in a stable order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from runner import __version__
+from runner.emit.checks import check_objects
+from runner.emit.findings import Finding, ManifestErrors
+from runner.emit.job import job, service
+from runner.emit.launcher import launcher_argv
+from runner.emit.names import COMMAND_ANNOTATION, RECIPE_FILE, RECIPE_FOLDER, RUN_LABEL, Names, make_names
+from runner.emit.nvrx_versions import NEWEST
+from runner.emit.patch import apply_patch
+from runner.emit.sizing import PodSize, pod_size
+from runner.emit.surroundings import fsx_objects, namespace, recipe_map, service_account
+from runner.emit.yaml_text import documents
+from runner.recipe.kubernetes import FsxStorage, KubernetesSection
+from runner.recipe.recipe import Recipe
+from runner.recipe.resolve import dump, resolve
+
+
+def emit_manifest(recipe: Recipe) -> str:
+    """The manifest as text for `kubectl apply -f -`.
+
+    Raises:
+        ManifestErrors: everything that the recipe lacks for it, or that the objects would be refused for.
+    """
+    objects = manifest_objects(recipe)
+    job_name = objects[-1]["metadata"]["name"]
+    return _header(recipe, job_name) + documents(objects)
+
+
+def manifest_objects(recipe: Recipe) -> list[dict[str, Any]]:
+    """The objects in the order in which they are created, the Job last.
+
+    The Job's name ends in a fingerprint of everything that is emitted, since a Job cannot be changed once it is there:
+    a changed recipe makes another Job, the same recipe the same one.
+
+    Raises:
+        ManifestErrors: see `emit_manifest`.
+    """
+    kubernetes = recipe.cluster.kubernetes
+    if kubernetes is None:
+        raise ManifestErrors(
+            [Finding("cluster.kubernetes", "a manifest needs it: give at least `image` and `storage`")]
+        )
+    size = pod_size(recipe, kubernetes)
+    draft = _objects(recipe, kubernetes, make_names(recipe, "0" * 64), size)
+    text = json.dumps(draft, sort_keys=True, ensure_ascii=True)
+    names = make_names(recipe, hashlib.sha256(text.encode()).hexdigest())
+    objects = _objects(recipe, kubernetes, names, size)
+    findings = check_objects(objects, level=kubernetes.pod_security)
+    if findings:
+        raise ManifestErrors(findings)
+    return objects
+
+
+def _objects(
+    recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize
+) -> list[dict[str, Any]]:
+    labels = dict(kubernetes.labels) | {
+        "app.kubernetes.io/name": "nvrx-run",
+        "app.kubernetes.io/instance": names.run,
+        RUN_LABEL: names.run,
+    }
+    objects = [namespace(kubernetes, labels)] if kubernetes.create_namespace else []
+    if isinstance(kubernetes.storage, FsxStorage):
+        objects += fsx_objects(kubernetes.storage, kubernetes, names, labels)
+    if kubernetes.service_account is None:
+        objects.append(service_account(kubernetes, names, labels))
+    text = dump(resolve(recipe, cwd=Path(kubernetes.storage.mount_path)))
+    objects += [
+        recipe_map(text, kubernetes, names, labels),
+        service(recipe, kubernetes, names, labels),
+        job(recipe, kubernetes, names, size, labels, {COMMAND_ANNOTATION: _command(recipe, names)}),
+    ]
+    unused = kubernetes.patches.keys() - {item["kind"] for item in objects}
+    if unused:
+        raise ManifestErrors(
+            [
+                Finding(f"cluster.kubernetes.patches.{kind}", "no object of this kind is emitted")
+                for kind in sorted(unused)
+            ]
+        )
+    return [apply_patch(item, kubernetes.patches.get(item["kind"], {})) for item in objects]
+
+
+def _command(recipe: Recipe, names: Names) -> str:
+    """What the pod of index 0 starts, for people to read; the pod itself follows the NVRx in its image."""
+    argv = launcher_argv(
+        recipe,
+        recipe_path=Path(RECIPE_FOLDER) / RECIPE_FILE,
+        nvrx_version=recipe.cluster.nvrx_version or NEWEST,
+        rendezvous_endpoint=f"{names.leader}:{recipe.cluster.rendezvous_port}",
+        local_address=names.leader,
+        run_id=names.job,
+        bin_dir=Path(),
+        torchrun_flags=frozenset(),
+    )
+    return shlex.join(argv)
+
+
+def _header(recipe: Recipe, job_name: str) -> str:
+    kubernetes = recipe.cluster.kubernetes
+    where = f"-n {kubernetes.namespace} " if kubernetes else ""
+    return (
+        f"# {job_name}: made by nvrx-run {__version__} --emit-manifest; do not edit, change the recipe.\n"
+        f"# Start:  kubectl apply -f FILE\n"
+        f"# Stop:   kubectl {where}delete job,service,configmap -l {RUN_LABEL}={make_names(recipe, '').run}\n"
+        f"# Remove: kubectl delete -f FILE   (the data on the shared storage stays)\n"
+        f"# A changed recipe makes a Job of another name: stop the former one first, or both write to one folder.\n"
+    )

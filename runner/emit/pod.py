@@ -1,0 +1,122 @@
+"""The pod template of the Job: one container, `nvrx-run` on the mounted recipe, no shell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.emit.environment import SCRATCH, container_env
+from runner.emit.names import RECIPE_FILE, RECIPE_FOLDER, Names
+from runner.emit.placement import affinity, node_selector, pod_annotations, tolerations
+from runner.emit.policy import CONTAINER, grace_seconds
+from runner.emit.sizing import PodSize
+from runner.recipe.instances import GIB, MIB
+from runner.recipe.kubernetes import FsxStorage, KubernetesSection
+from runner.recipe.recipe import Recipe
+
+
+def pod_template(
+    recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize, labels: dict[str, str]
+) -> dict[str, Any]:
+    """The Job's `template`."""
+    annotations = pod_annotations(kubernetes) | dict(kubernetes.annotations)
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "subdomain": names.job,
+        "serviceAccountName": kubernetes.service_account or names.run,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_seconds(recipe, kubernetes),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": kubernetes.run_as_user,
+            "runAsGroup": kubernetes.run_as_group,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "priorityClassName": kubernetes.priority_class,
+        "nodeSelector": node_selector(recipe, kubernetes),
+        "tolerations": tolerations(kubernetes, size),
+        "affinity": affinity(recipe, kubernetes, names),
+        "imagePullSecrets": [{"name": name} for name in kubernetes.image_pull_secrets],
+        "containers": [_container(recipe, kubernetes, names, size)],
+        "volumes": _volumes(kubernetes, names, size),
+    }
+    metadata = {"labels": labels, "annotations": annotations}
+    return {"metadata": _filled(metadata), "spec": _filled(spec)}
+
+
+def _container(recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize) -> dict[str, Any]:
+    port = recipe.cluster.rendezvous_port
+    capabilities: dict[str, Any] = {"drop": ["ALL"]}
+    if kubernetes.ipc_lock:
+        capabilities["add"] = ["IPC_LOCK"]
+    return {
+        "name": CONTAINER,
+        "image": kubernetes.image,
+        "imagePullPolicy": kubernetes.image_pull_policy,
+        "command": ["nvrx-run", f"{RECIPE_FOLDER}/{RECIPE_FILE}"],
+        "workingDir": kubernetes.storage.mount_path,
+        "env": container_env(recipe, kubernetes, names, size),
+        "ports": [
+            {"name": "rendezvous", "containerPort": port, "protocol": "TCP"},
+            {"name": "restart-store", "containerPort": port + 1, "protocol": "TCP"},
+        ],
+        "resources": _resources(size),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": capabilities,
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(kubernetes),
+    }
+
+
+def _resources(size: PodSize) -> dict[str, Any]:
+    """Devices, huge pages and memory with request = limit; CPU without a limit, which would only throttle."""
+    both: dict[str, Any] = {"memory": size.memory}
+    if size.gpus:
+        both["nvidia.com/gpu"] = size.gpus
+    if size.efa:
+        both["vpc.amazonaws.com/efa"] = size.efa
+        both["hugepages-2Mi"] = f"{size.hugepages_mib}Mi"
+    if size.local_bytes:
+        both["ephemeral-storage"] = quantity(size.local_bytes)
+    return {"requests": {"cpu": size.cpu, **both}, "limits": both}
+
+
+def _volumes(kubernetes: KubernetesSection, names: Names, size: PodSize) -> list[dict[str, Any]]:
+    storage = kubernetes.storage
+    claim = f"{names.run}-storage" if isinstance(storage, FsxStorage) else storage.claim_name
+    volumes: list[dict[str, Any]] = [
+        {"name": "recipe", "configMap": {"name": names.job}},
+        {"name": "storage", "persistentVolumeClaim": {"claimName": claim}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": quantity(size.shm_bytes)}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    if kubernetes.local_storage is not None:
+        volumes.append({"name": "local", "emptyDir": {"sizeLimit": quantity(size.local_bytes)}})
+    return volumes + [dict(volume) for volume in kubernetes.volumes]
+
+
+def _mounts(kubernetes: KubernetesSection) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = [
+        {"name": "recipe", "mountPath": RECIPE_FOLDER, "readOnly": True},
+        {"name": "storage", "mountPath": kubernetes.storage.mount_path},
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "scratch", "mountPath": SCRATCH},
+    ]
+    if kubernetes.local_storage is not None:
+        mounts.append({"name": "local", "mountPath": kubernetes.local_storage.mount_path})
+    return mounts + [dict(mount) for mount in kubernetes.volume_mounts]
+
+
+def quantity(size: int) -> str:
+    """Bytes as the shortest binary quantity that is exact, or rounded up to a whole Mi."""
+    if size % GIB == 0:
+        return f"{size // GIB}Gi"
+    return f"{-(-size // MIB)}Mi"
+
+
+def _filled(mapping: dict[str, Any]) -> dict[str, Any]:
+    """Without what is not set."""
+    return {key: value for key, value in mapping.items() if value not in (None, {}, [])}

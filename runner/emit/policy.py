@@ -1,0 +1,57 @@
+"""What Kubernetes does when a pod ends: per recovery layer, from the product's own exit codes.
+
+Pods are never restarted in place (`restartPolicy: Never`): a new pod may land on a sound node, and only so can exit
+codes decide. What can be mended inside the pod, the recovery layer has mended before the pod ends.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+from runner.errors import FINAL, ExitCode
+from runner.recipe.kubernetes import KubernetesSection
+from runner.recipe.recipe import Recipe
+from runner.recipe.recovery import ft_launcher_settings
+
+CONTAINER = "trainer"
+GRACE_MARGIN = timedelta(seconds=60)  # the step that is running, and the supervisor's own end
+# Failed pods a node that the Job puts up with. A layer that mends faults inside the pod needs few. In all layers the
+# fault of one pod may cost every pod: the others lose their peer.
+_PODS_A_NODE = {"none": 10, "inprocess": 5, "ft_launcher": 3, "ft_launcher+inprocess": 3}
+
+
+def backoff_limit(recipe: Recipe, kubernetes: KubernetesSection) -> int:
+    """Failed pods before the Job fails."""
+    if kubernetes.pod_restarts is not None:
+        return kubernetes.pod_restarts
+    return _PODS_A_NODE[recipe.recovery.layer] * recipe.cluster.nodes
+
+
+def grace_seconds(recipe: Recipe, kubernetes: KubernetesSection) -> int:
+    """Seconds between SIGTERM and SIGKILL of a pod: a step, a save, the launcher's own end. An idle pod leaves at once."""
+    grace = kubernetes.grace_period
+    if grace is None:
+        settings = ft_launcher_settings(recipe.recovery)
+        launcher = settings.term_timeout if settings is not None else timedelta(0)
+        grace = recipe.checkpoint.write_timeout + launcher + GRACE_MARGIN
+    return max(1, math.ceil(grace.total_seconds()))
+
+
+def failure_policy() -> dict[str, Any]:
+    """First rule that matches decides; what none matches counts toward the limit."""
+    return {
+        "rules": [
+            {"action": "FailJob", "onExitCodes": _codes(*sorted(FINAL))},
+            {
+                "action": "Ignore",
+                "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+            },
+            {"action": "Ignore", "onExitCodes": _codes(ExitCode.PREEMPTED)},
+        ]
+    }
+
+
+def _codes(*codes: ExitCode) -> dict[str, Any]:
+    return {"containerName": CONTAINER, "operator": "In", "values": [int(code) for code in codes]}

@@ -1,0 +1,221 @@
+"""R72x: what the emitted Kubernetes objects would get wrong."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from runner.recipe.checks.rule import Report, rule
+from runner.recipe.derived import node_shape, processes_per_node
+from runner.recipe.instances import MIB
+from runner.recipe.quantity import parse_quantity
+from runner.recipe.units import format_duration
+
+if TYPE_CHECKING:
+    from runner.recipe.recipe import Recipe
+
+_K = "cluster.kubernetes"
+_RESERVED_ENV = re.compile(
+    r"NVRX_RUN_.*|JOB_COMPLETION_INDEX|PET_.*|RDMAV_.*|(LOCAL_|GROUP_|ROLE_)?RANK|(LOCAL_|GROUP_)?WORLD_SIZE|MASTER_(ADDR|PORT)"
+    r"|PYTHONSAFEPATH|TORCH_NCCL_ASYNC_ERROR_HANDLING"
+)
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_KEY(_ID)?|PRIVATE_KEY|AUTH)($|_)"
+)
+_SECRET_VALUE = re.compile(
+    r"hf_[A-Za-z0-9]{20,}|(AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|sk-[A-Za-z0-9_-]{20,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,}\.[\w-]{10,}\.|://[^/\s:@]+:[^/\s@]+@"
+)
+_OWN_LABELS = ("kubernetes.io", "k8s.io", "nvrx-run")
+_TAKEN_MOUNTS = ("/dev/shm", "/etc/nvrx", "/tmp", "/proc", "/sys", "/dev")
+
+
+def _kubernetes(recipe: Recipe) -> Any:
+    return recipe.cluster.kubernetes
+
+
+@rule("R721")
+def gpus_suffice(recipe: Recipe, report: Report) -> None:
+    """Ranks a node do not exceed the GPUs of the instance; a node without GPUs trains on `cpu`."""
+    cluster, shape = recipe.cluster, node_shape(recipe)
+    if shape is None or cluster.accelerator == "cpu":
+        return
+    if shape.gpus == 0:
+        report.add("cluster.accelerator", f"{shape.name} has no GPU", "set `accelerator: cpu`")
+    elif (ranks := processes_per_node(recipe) or 0) > shape.gpus:
+        report.add(
+            "cluster.processes_per_node",
+            f"{ranks} ranks on {shape.gpus} GPUs of {shape.name}",
+            f"use {shape.gpus} or fewer",
+            also="cluster.instance_type",
+        )
+
+
+@rule("R722")
+def requests_fit_the_node(recipe: Recipe, report: Report) -> None:
+    """EFA interfaces, CPU, memory and local storage that are asked for exist on the instance."""
+    k, shape = _kubernetes(recipe), node_shape(recipe)
+    if k is None or shape is None:
+        return
+    if k.efa is not None and k.efa > shape.efa:
+        report.add(
+            f"{_K}.efa",
+            f"{k.efa} EFA interfaces of {shape.efa} on {shape.name}",
+            f"use {shape.efa} or leave it out",
+        )
+    cpu = parse_quantity(k.resources.cpu) if k.resources.cpu else None
+    if cpu is not None and cpu * 1000 > shape.allocatable_millicpu:
+        report.add(
+            f"{_K}.resources.cpu",
+            f"{k.resources.cpu} of {shape.allocatable_millicpu}m that {shape.name} can hand out",
+        )
+    memory = parse_quantity(k.resources.memory) if k.resources.memory else None
+    if memory is not None and memory > shape.allocatable_mib * MIB:
+        report.add(
+            f"{_K}.resources.memory",
+            f"{k.resources.memory} of {shape.allocatable_mib}Mi that {shape.name} can hand out",
+        )
+    if k.local_storage is not None and k.local_storage.size > shape.nvme_gb * 10**9:
+        report.add(
+            f"{_K}.local_storage.size", f"{k.local_storage.size} bytes of {shape.nvme_gb} GB on {shape.name}"
+        )
+
+
+@rule("R723")
+def environment_is_the_users_own(recipe: Recipe, report: Report) -> None:
+    """`env` sets nothing that the launcher sets or that is known to break, and nothing twice."""
+    k = _kubernetes(recipe)
+    for name in () if k is None else (*k.env, *k.secret_env):
+        if _RESERVED_ENV.fullmatch(name):
+            section = "env" if name in k.env else "secret_env"
+            report.add(
+                f"{_K}.{section}.{name}", "set by the launcher, or known to break the run", "leave it out"
+            )
+    for name in () if k is None else k.env:
+        if name in k.secret_env:
+            report.add(
+                f"{_K}.env.{name}", "given in `secret_env` too", "keep one", also=f"{_K}.secret_env.{name}"
+            )
+
+
+@rule("R724")
+def credentials_come_from_secrets(recipe: Recipe, report: Report) -> None:
+    """No literal that looks like a credential in `env` or in an annotation."""
+    k = _kubernetes(recipe)
+    if k is None:
+        return
+    for name, value in k.env.items():
+        if looks_like_credential(name, str(value)):
+            report.add(
+                f"{_K}.env.{name}",
+                "looks like a credential that every reader of the manifest would see",
+                f"create a Secret and use `secret_env: {{{name}: {{secret: NAME, key: KEY}}}}`",
+            )
+    for name, value in (*k.annotations.items(), *k.service_account_annotations.items()):
+        if _SECRET_VALUE.search(value):
+            report.add(f"{_K}.annotations", f"`{name}` looks like a credential", "leave it out")
+
+
+def looks_like_credential(name: str, value: str) -> bool:
+    """Whether an environment variable's name or value is that of a credential; an empty value or a path is none."""
+    if _SECRET_VALUE.search(value):
+        return True
+    harmless = value == "" or value.startswith("/") or value.lower() in ("true", "false", "0", "1")
+    return bool(_SECRET_NAME.search(name.upper())) and not harmless
+
+
+@rule("R725")
+def labels_are_the_users_own(recipe: Recipe, report: Report) -> None:
+    """User labels stay out of the names that Kubernetes and the product use."""
+    k = _kubernetes(recipe)
+    for key in () if k is None else k.labels:
+        prefix = key.rpartition("/")[0]
+        if prefix and any(prefix == own or prefix.endswith("." + own) for own in _OWN_LABELS):
+            report.add(f"{_K}.labels.{key}", "the prefix is not the user's", "use a prefix of your own")
+
+
+@rule("R726")
+def tolerations_make_sense(recipe: Recipe, report: Report) -> None:
+    """A toleration with `Exists` has no value, one with `Equal` has a key."""
+    k = _kubernetes(recipe)
+    for index, item in enumerate(() if k is None else k.tolerations):
+        path = f"{_K}.tolerations[{index}]"
+        if item.operator == "Exists" and item.value is not None:
+            report.add(
+                f"{path}.value", "`Exists` takes no value", "leave `value` out, or use `operator: Equal`"
+            )
+        if item.operator == "Equal" and item.key is None:
+            report.add(path, "`Equal` needs a key", "add `key`, or use `operator: Exists` for every taint")
+
+
+@rule("R727")
+def pod_security_allows_it(recipe: Recipe, report: Report) -> None:
+    """IPC_LOCK needs a privileged namespace: elsewhere the Job is accepted and its pods are refused."""
+    k = _kubernetes(recipe)
+    if k is not None and k.ipc_lock and k.pod_security != "privileged":
+        report.add(
+            f"{_K}.ipc_lock",
+            f"a namespace of level {k.pod_security} refuses pods with IPC_LOCK",
+            "set `pod_security: privileged`, or raise the nodes' memlock limit and leave `ipc_lock` out",
+            also=f"{_K}.pod_security",
+        )
+
+
+@rule("R728")
+def state_lies_on_shared_storage(recipe: Recipe, report: Report) -> None:
+    """In a pod, the run's folder and the checkpoints lie below the storage's mount path (relative paths do)."""
+    k = _kubernetes(recipe)
+    if k is None:
+        return
+    mount = k.storage.mount_path
+    for path, folder in (
+        ("output.folder", recipe.output.folder),
+        ("checkpoint.folder", recipe.checkpoint.folder),
+    ):
+        if folder is None:
+            continue
+        if folder.startswith("~") or ".." in folder.split("/"):
+            report.add(
+                path, f"{folder} is not below the shared storage in a pod", f"use a path below {mount}"
+            )
+        elif folder.startswith("/") and not (folder + "/").startswith(mount + "/"):
+            report.add(
+                path,
+                f"{folder} is not below {mount}, so it would vanish with the pod",
+                f"use {mount}/... or a relative path",
+                also=f"{_K}.storage.mount_path",
+            )
+
+
+@rule("R729")
+def mounts_do_not_collide(recipe: Recipe, report: Report) -> None:
+    """Each mount path is used once and none hides a folder that the pod needs."""
+    k = _kubernetes(recipe)
+    if k is None:
+        return
+    mounts = [(f"{_K}.storage.mount_path", k.storage.mount_path)]
+    if k.local_storage is not None:
+        mounts.append((f"{_K}.local_storage.mount_path", k.local_storage.mount_path))
+    for index, item in enumerate(k.volume_mounts):
+        mounts.append((f"{_K}.volume_mounts[{index}]", str(item.get("mountPath", ""))))
+    seen: dict[str, str] = {}
+    for path, mount in mounts:
+        if mount in _TAKEN_MOUNTS or mount == "/":
+            report.add(path, f"{mount} is taken in the pod", "use another path")
+        elif mount in seen:
+            report.add(path, f"{mount} is mounted twice", "use another path", also=seen[mount])
+        seen.setdefault(mount, path)
+
+
+@rule("R730")
+def grace_covers_the_save(recipe: Recipe, report: Report) -> None:
+    """`grace_period` exceeds `checkpoint.write_timeout`: a pod that is asked to leave saves first."""
+    k, longest = _kubernetes(recipe), recipe.checkpoint.write_timeout
+    if k is not None and k.grace_period is not None and k.grace_period <= longest:
+        report.add(
+            f"{_K}.grace_period",
+            f"{format_duration(k.grace_period)} is not above checkpoint.write_timeout ({format_duration(longest)}): "
+            "a save would be cut short",
+            f"raise it above {format_duration(longest)}, or lower checkpoint.write_timeout",
+            also="checkpoint.write_timeout",
+        )
