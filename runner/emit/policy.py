@@ -30,7 +30,7 @@ def backoff_limit(recipe: Recipe, kubernetes: KubernetesSection) -> int:
 
 
 def grace_seconds(recipe: Recipe, kubernetes: KubernetesSection) -> int:
-    """Seconds between SIGTERM and SIGKILL of a pod: a step, a save, the launcher's own end. An idle pod leaves at once."""
+    """Seconds between SIGTERM and SIGKILL of a pod: a step, a save, the launcher's own end."""
     grace = kubernetes.grace_period
     if grace is None:
         settings = ft_launcher_settings(recipe.recovery)
