@@ -33,7 +33,7 @@ $(VENV)/.train: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.train
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,report,dev]'
 	touch $@
 
 clean:

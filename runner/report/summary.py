@@ -51,6 +51,8 @@ def render_ledger(ledger: RunLedger) -> str:
 def seconds(nanoseconds: float) -> str:
     """A duration as people read it: `0.35 s`, `12.3 s`, `4 min 05 s`, `2 h 10 min`."""
     s = nanoseconds / NS
+    if 0 < s < 0.01:
+        return f"{1000 * s:.1f} ms"
     if s < 10:
         return f"{s:.2f} s"
     if s < 100:
@@ -78,14 +80,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _head(ledger: RunLedger, goodput: Goodput, history: History) -> str:
     kept = [life for life in history.lives if life.work]
-    state = "goes on (or was lost without an end)" if goodput.going_on else _ending(history)
+    state = "goes on (or was lost without an end)" if goodput.going_on else ending(history)
     rows = [
         ("run", str(ledger.folder)),
         ("state", state),
         (
             "wall time",
-            f"{seconds(goodput.wall)} in {_count(len(history.lives), 'life', 'lives')}, "
-            + _count(len(history.launches), "command", "commands"),
+            f"{seconds(goodput.wall)} in {count(len(history.lives), 'life', 'lives')}, "
+            + count(len(history.launches), "command", "commands"),
         ),
         ("steps", f"{goodput.useful_steps} useful, {goodput.replayed_steps} replayed"),
     ]
@@ -110,11 +112,13 @@ def _head(ledger: RunLedger, goodput: Goodput, history: History) -> str:
     return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
 
 
-def _count(number: int, one: str, many: str) -> str:
+def count(number: int, one: str, many: str) -> str:
+    """A number of things: `1 life`, `2 lives`."""
     return f"{number} {one if number == 1 else many}"
 
 
-def _ending(history: History) -> str:
+def ending(history: History) -> str:
+    """How a run ended: `finished`, or its exit code."""
     code = history.launches[-1].exit_code if history.launches else None
     if code is None:
         return "ended"
@@ -179,9 +183,9 @@ def _saves(records: Sequence[Record]) -> str:
     return text
 
 
-def size(count: int) -> str:
+def size(number: int) -> str:
     """A number of bytes as `1.5 GiB`."""
-    amount = float(count)
+    amount = float(number)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

@@ -1,0 +1,170 @@
+"""`nvrx-report RUN...`: the account of one run, or several side by side; while they go on, too."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from pathlib import Path
+
+from runner.errors import ExitCode, InputError, RunError
+from runner.report.summary import percent, render_ledger, seconds, table
+from runner.report.tables import recoveries_csv, run_json, saves_csv, steps_csv, table_csv
+from runner.report.view import RunView, view_run
+
+_EPILOG = """
+one run:      nvrx-report runs/quickstart
+several:      nvrx-report runs/a runs/b --out comparison
+going on:     nvrx-report runs/a --watch 30
+for a script: nvrx-report runs/a --json
+
+The page (index.html in the output folder) needs matplotlib: pip install 'nvrx-run[report]'.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code (0, or 2 where a run cannot be read)."""
+    arguments = _parser().parse_args(argv)
+    try:
+        while True:
+            _report(arguments)
+            if arguments.watch is None:
+                return ExitCode.DONE
+            sys.stdout.flush()
+            time.sleep(arguments.watch)
+    except RunError as error:
+        print(f"nvrx-report: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nvrx-report",
+        description="What runs achieved and what their faults cost, from their ledgers.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER",
+        help="where the page, figures and tables go (default: RUN/report; of several runs: ./report)",
+    )  # fmt: skip
+    parser.add_argument("--text", action="store_true", help="print the summary and write nothing")
+    parser.add_argument("--json", action="store_true", help="print the account as JSON and write nothing")
+    parser.add_argument(
+        "--watch", type=_positive, metavar="SECONDS", help="do it again every so often, until Ctrl-C"
+    )
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+    return value
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    views = [view_run(folder) for folder in arguments.runs]
+    if arguments.json:
+        data = [run_json(view) for view in views]
+        print(json.dumps(data[0] if len(data) == 1 else data, indent=1))
+        return
+    print(render_ledger(views[0].ledger) if len(views) == 1 else _side_by_side(views))
+    if arguments.text:
+        return
+    if find_spec("matplotlib") is None:
+        hint = "the page and figures need matplotlib: pip install 'nvrx-run[report]'"
+        if arguments.out is not None:
+            raise InputError(hint)
+        print(f"\n{hint}")
+        return
+    out = arguments.out or (views[0].folder / "report" if len(views) == 1 else Path("report"))
+    refresh = max(1, round(arguments.watch)) if arguments.watch else 0
+    print(f"\nreport: {write_report(views, out, refresh=refresh)}")
+
+
+def _side_by_side(views: Sequence[RunView]) -> str:
+    rows = [
+        (
+            view.name,
+            view.layer,
+            view.mode,
+            str(view.every or "-"),
+            str(view.goodput.useful_steps),
+            str(len(view.goodput.recoveries)),
+            percent(view.goodput.training),
+            percent(view.goodput.infra),
+            percent(view.goodput.efficiency) if view.goodput.efficiency is not None else "-",
+            f"{view.mean_recovery:.2f} s" if view.mean_recovery is not None else "-",
+            seconds(view.goodput.wall),
+        )
+        for view in views
+    ]
+    header = (
+        "run",
+        "layer",
+        "saves",
+        "every",
+        "steps",
+        "faults",
+        "training",
+        "infra",
+        "efficiency",
+        "recovery",
+        "wall",
+    )
+    return table(header, rows)
+
+
+def write_report(views: Sequence[RunView], out: Path, *, refresh: int = 0) -> Path:
+    """Write page, figures (SVG, PNG) and tables (CSV, JSON) to `out`; returns the page's path. Needs matplotlib."""
+    from runner.report.compare import COLUMNS, comparison_figures, comparison_rows
+    from runner.report.figures import figures_of
+    from runner.report.page import comparison_page, run_page
+    from runner.report.palette import as_png, as_svg
+
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    single = len(views) == 1
+    figures = figures_of(views[0]) if single else comparison_figures(views)
+    svgs = {name: as_svg(figure) for name, figure in figures.items()}
+    for name, figure in figures.items():
+        _replace(out / "figures" / f"{name}.svg", svgs[name].encode())
+        _replace(out / "figures" / f"{name}.png", as_png(figure))
+    now = datetime.now(timezone.utc)
+    if single:
+        view = views[0]
+        files = {
+            "report.json": json.dumps(run_json(view), indent=1),
+            "steps.csv": steps_csv(view),
+            "recoveries.csv": recoveries_csv(view),
+            "saves.csv": saves_csv(view),
+            "index.html": run_page(view, svgs, now=now, refresh=refresh),
+        }
+    else:
+        rows = comparison_rows(views)
+        files = {
+            "comparison.json": json.dumps([run_json(view) for view in views], indent=1),
+            "comparison.csv": table_csv(COLUMNS, rows),
+            "index.html": comparison_page(views, svgs, now=now),
+        }
+    for name, text in files.items():
+        _replace(out / name, text.encode())
+    return out / "index.html"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Whoever has the page open while the run goes on never reads half of it."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
