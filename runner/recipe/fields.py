@@ -15,6 +15,7 @@ Duration = Annotated[
     PlainSerializer(format_duration),
     WithJsonSchema({"type": ["string", "number"], "examples": ["90s", "20m", 1.5], "unit": "seconds"}),
 ]
+PositiveDuration = Annotated[Duration, Field(gt=timedelta(0))]
 Size = Annotated[
     int,
     BeforeValidator(parse_size),

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.recipe.fields import Duration, NonNegativeInt, PositiveInt, Section
+from runner.recipe.fields import Duration, NonNegativeInt, PositiveDuration, PositiveInt, Section
 
 
 class InprocessSettings(Section):
@@ -22,19 +22,19 @@ class InprocessSettings(Section):
     """Faults of one rank before that rank is given up (NVRx FaultCounter). Default: `max_restarts`."""
     min_world_size: PositiveInt | None = None
     """Fewest ranks with which the run goes on. Default: all of them."""
-    soft_timeout: Duration = timedelta(minutes=1)
+    soft_timeout: PositiveDuration = timedelta(minutes=1)
     """A rank without progress for so long is interrupted. Above the longest step."""
-    hard_timeout: Duration = timedelta(seconds=90)
+    hard_timeout: PositiveDuration = timedelta(seconds=90)
     """A rank that ignored the interruption is killed. Above `soft_timeout`."""
-    barrier_timeout: Duration = timedelta(minutes=2)
+    barrier_timeout: PositiveDuration = timedelta(minutes=2)
     """Longest wait for the other ranks at a restart. Above `hard_timeout`."""
-    completion_timeout: Duration = timedelta(minutes=2)
+    completion_timeout: PositiveDuration = timedelta(minutes=2)
     """Longest wait for the other ranks at the end of the run."""
-    heartbeat_timeout: Duration = timedelta(seconds=30)
+    heartbeat_timeout: PositiveDuration = timedelta(seconds=30)
     """A process whose monitor thread is silent for so long counts as lost. Below `barrier_timeout`."""
-    heartbeat_interval: Duration = timedelta(seconds=1)
+    heartbeat_interval: PositiveDuration = timedelta(seconds=1)
     """How often that thread reports."""
-    monitor_interval: Duration = timedelta(milliseconds=100)
+    monitor_interval: PositiveDuration = timedelta(milliseconds=100)
     """How often the monitors look for faults. Detection takes about two of these."""
     last_call_wait: Duration = timedelta(milliseconds=100)
     """Time left to further ranks to report their faults before the restart begins."""
@@ -50,24 +50,25 @@ class FtLauncherSettings(Section):
 
     max_restarts: NonNegativeInt = 20
     """Restarts of the workers before the launcher gives up (exit code 11)."""
-    rank_heartbeat_timeout: Duration = timedelta(minutes=5)
+    rank_heartbeat_timeout: PositiveDuration = timedelta(minutes=5)
     """Longest time between two heartbeats of a rank. Above the longest step and the longest blocking save."""
-    initial_rank_heartbeat_timeout: Duration = timedelta(minutes=10)
-    """Longest time from a worker's start to its first heartbeat. Above imports, load and compilation."""
-    workload_check_interval: Duration = timedelta(milliseconds=500)
+    initial_rank_heartbeat_timeout: PositiveDuration = timedelta(minutes=25)
+    """Longest time from a worker's start to its first heartbeat. Above imports, load and compilation: the default
+    exceeds `checkpoint.load_timeout`."""
+    workload_check_interval: PositiveDuration = timedelta(milliseconds=500)
     """How often heartbeats are checked."""
-    monitor_interval: Duration = timedelta(milliseconds=100)
+    monitor_interval: PositiveDuration = timedelta(milliseconds=100)
     """How often the launcher looks whether its workers live."""
     workers_stop_timeout: Duration = timedelta(seconds=1)
     """Time left to healthy workers to stop by themselves once one has failed."""
-    term_timeout: Duration = timedelta(seconds=30)
+    term_timeout: PositiveDuration = timedelta(seconds=30)
     """Time between SIGTERM and SIGKILL when the launcher itself is asked to stop. Above one save."""
 
 
 class _Recovery(Section):
-    process_group_timeout: Duration = timedelta(minutes=10)
+    process_group_timeout: PositiveDuration = timedelta(minutes=10)
     """Timeout of collectives (the NCCL watchdog). With in-process restart it must exceed `hard_timeout`."""
-    rendezvous_timeout: Duration = timedelta(minutes=15)
+    rendezvous_timeout: PositiveDuration = timedelta(minutes=15)
     """Longest wait for all nodes to meet; covers image pulls on the slowest node."""
 
 
