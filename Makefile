@@ -2,11 +2,12 @@
 # make test         environment, install, all tests but the slow ones
 # make slow         the slow tests
 # make check        lint and types
+# make generated    what follows from the recipe sections: the quick check's table and the pages in docs/
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test slow check clean
+.PHONY: quickstart test slow check generated clean
 
 quickstart: $(VENV)/.train
 	rm -rf runs/quickstart
@@ -22,6 +23,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+generated: $(VENV)/.dev
+	$(BIN)/python tools/generated.py
 
 # The stamps are renewed only when what is to be installed has changed.
 $(VENV)/.python:

@@ -55,5 +55,7 @@ class ClusterSection(Section):
     nvrx_version: Annotated[str, Field(pattern=r"^0\.[4-7](\.[0-9]+)?$")] | None = None
     """NVRx in the image, e.g. `0.7.0`, for emitted commands. Default: the version that is installed where the
     command is built. A run always follows the version that is installed."""
+    nccl_version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+){1,3}$")] | None = None
+    """NCCL in the image, e.g. `2.28.9`. Only used to refuse releases that do not suit the recovery layer."""
     kubernetes: KubernetesSection | None = None
     """What the emitted manifest needs beyond the instance type."""

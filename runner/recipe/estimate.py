@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runner.recipe.derived import node_shape, processes_per_node, world_size
+from runner.recipe.quantity import parse_quantity
 from runner.recipe.shape import Shape
 
 if TYPE_CHECKING:
@@ -68,14 +69,15 @@ def device_memory(recipe: Recipe, shape: Shape, ranks: int) -> DeviceMemory:
         gathered = shape.parameters * width if width != stored else 0  # autocast's copies of the weights
     else:
         reduced = _WIDTH[recipe.sharding.reduce_dtype]
-        whole = shape.parameters if not recipe.sharding.reshard_after_forward else shape.ends + 2 * shape.block
+        whole = (
+            shape.parameters if not recipe.sharding.reshard_after_forward else shape.ends + 2 * shape.block
+        )
         gathered = whole * width + shape.ends * width + shape.block * (width + reduced)
     layer = _layer_activations(shape, tokens, width)
     kept = tokens * shape.hidden * width
+    activations = shape.layers * layer
     if recipe.model.activation_checkpointing:
         activations = shape.layers * kept + layer
-    else:
-        activations = shape.layers * layer
     # logits, their float32 copy, the log-softmax that backward keeps, and its gradient
     logits = tokens * shape.vocab * (width + 12)
     return DeviceMemory(local, local, 2 * local, gathered, activations, logits)
@@ -139,19 +141,7 @@ def pod_memory(recipe: Recipe) -> int | None:
     node = node_shape(recipe)
     kubernetes = recipe.cluster.kubernetes
     if kubernetes is not None and kubernetes.resources.memory is not None:
-        return quantity_bytes(kubernetes.resources.memory)
+        return int(parse_quantity(kubernetes.resources.memory) or 0)
     if node is None:
         return None
     return node.request_mib * MIB if kubernetes is not None else node.memory_gib * GIB
-
-
-_QUANTITY = {
-    "": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
-}  # fmt: skip
-
-
-def quantity_bytes(text: str) -> int:
-    """A Kubernetes quantity such as `64Gi`, in bytes."""
-    number = text.rstrip("mkMGTPi")
-    return round(float(number) * _QUANTITY[text[len(number) :]])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 
-def _llama(kind: str, vocab: int, hidden: int, inner: int, layers: int, heads: int, kv: int, **more: Any) -> dict[str, Any]:
+def _llama(
+    kind: str, vocab: int, hidden: int, inner: int, layers: int, heads: int, kv: int, **more: Any
+) -> dict[str, Any]:
     return {
         "model_type": kind, "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": inner,
         "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv, **more,
@@ -20,7 +22,14 @@ def _neox(vocab: int, hidden: int, layers: int, heads: int) -> dict[str, Any]:
 
 
 def _gpt2(hidden: int, layers: int, heads: int) -> dict[str, Any]:
-    return {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": hidden, "n_layer": layers, "n_head": heads}
+    return {
+        "model_type": "gpt2",
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": heads,
+    }
 
 
 _TIED = {"tie_word_embeddings": True}
@@ -42,8 +51,10 @@ _SHAPES: dict[tuple[str, ...], dict[str, Any]] = {
     ("HuggingFaceTB/SmolLM2-135M",): _llama("llama", 49152, 576, 1536, 30, 9, 3, **_TIED),
     ("HuggingFaceTB/SmolLM2-360M",): _llama("llama", 49152, 960, 2560, 32, 15, 5, **_TIED),
     ("HuggingFaceTB/SmolLM2-1.7B",): _llama("llama", 49152, 2048, 8192, 24, 32, 32, **_TIED),
-    ("mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.1"): _llama("mistral", 32000, 4096, 14336, 32, 32, 8),
-    ("mistralai/Mistral-7B-v0.3", "mistralai/Mistral-7B-Instruct-v0.3"): _llama("mistral", 32768, 4096, 14336, 32, 32, 8),
+    ("mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.1"): _llama(
+        "mistral", 32000, 4096, 14336, 32, 32, 8),
+    ("mistralai/Mistral-7B-v0.3", "mistralai/Mistral-7B-Instruct-v0.3"): _llama(
+        "mistral", 32768, 4096, 14336, 32, 32, 8),
     ("mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x7B-Instruct-v0.1"): _llama(
         "mixtral", 32000, 4096, 14336, 32, 32, 8, num_local_experts=8, num_experts_per_tok=2),
     ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B-Instruct"): _llama("qwen2", 151936, 896, 4864, 24, 14, 2, **_TIED),

@@ -110,7 +110,14 @@ _LLAMA_LIKE = {
     "qwen3": _LlamaLike(vocab=151936, intermediate=22016, kv_heads=32, head_dim=128, qk_norm=True),
     "phi3": _LlamaLike(vocab=32064, hidden=3072, intermediate=8192, qkv_bias=False),
     "gemma": _LlamaLike(
-        vocab=256000, hidden=3072, intermediate=24576, layers=28, heads=16, kv_heads=16, head_dim=256, tied=True
+        vocab=256000,
+        hidden=3072,
+        intermediate=24576,
+        layers=28,
+        heads=16,
+        kv_heads=16,
+        head_dim=256,
+        tied=True,
     ),
 }
 
@@ -162,7 +169,9 @@ def _gpt2(config: _Config) -> Shape:
     if not config.flag("tie_word_embeddings", True):
         ends += vocab * hidden
     layers = config.size("n_layer", 12)
-    return Shape("gpt2", vocab, hidden, layers, heads, heads, hidden // heads, inner, block, ends, positions, False)
+    return Shape(
+        "gpt2", vocab, hidden, layers, heads, heads, hidden // heads, inner, block, ends, positions, False
+    )
 
 
 def _gpt_neox(config: _Config) -> Shape:
@@ -174,7 +183,9 @@ def _gpt_neox(config: _Config) -> Shape:
     block = attention + 2 * hidden * inner + inner + hidden + 4 * hidden
     ends = vocab * hidden * (1 if config.flag("tie_word_embeddings", False) else 2) + 2 * hidden
     layers = config.size("num_hidden_layers", 44)
-    return Shape("gpt_neox", vocab, hidden, layers, heads, heads, hidden // heads, inner, block, ends, gated=False)
+    return Shape(
+        "gpt_neox", vocab, hidden, layers, heads, heads, hidden // heads, inner, block, ends, gated=False
+    )
 
 
 def shape_of_config(values: Mapping[str, Any]) -> Shape | None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runner.recipe.checks import batch, kubernetes, machine, model, timeouts
+from runner.recipe.checks import (
+    batch,
+    faults,
+    kubernetes,
+    machine,
+    memory,
+    model,
+    storage,
+    timeouts,
+    versions,
+)
 from runner.recipe.checks.rule import RULES, run_rules
 from runner.recipe.node import Node
 from runner.recipe.problems import Problem
@@ -12,7 +22,10 @@ from runner.recipe.problems import Problem
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
-__all__ = ["RULES", "batch", "check", "kubernetes", "machine", "model", "timeouts"]
+MODULES = (timeouts, batch, model, memory, storage, faults, machine, kubernetes, versions)
+"""Importing them registers their rules."""
+
+__all__ = ["MODULES", "RULES", "check"]
 
 
 def check(recipe: Recipe, root: Node) -> list[Problem]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from runner.recipe.facts import Facts
 from runner.recipe.node import Node, Path, find, locate
 from runner.recipe.problems import Problem, Severity
 
@@ -49,6 +50,7 @@ class Report:
 
     root: Node
     rule: Rule
+    facts: Facts
     problems: list[Problem] = field(default_factory=list)
 
     def add(
@@ -90,8 +92,9 @@ def _parts(path: str) -> Path:
 def run_rules(recipe: Recipe, root: Node) -> list[Problem]:
     """Every rule on one recipe, in the order of their numbers."""
     problems: list[Problem] = []
+    facts = Facts(recipe)
     for code in sorted(RULES):
-        report = Report(root, RULES[code])
+        report = Report(root, RULES[code], facts)
         RULES[code].check(recipe, report)
         problems += report.problems
     return problems

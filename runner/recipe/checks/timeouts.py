@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from runner.recipe.checks.rule import Report, rule
 from runner.recipe.units import format_duration
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from runner.recipe.recipe import Recipe
 
 _IN = "recovery.inprocess."
+_FT = "recovery.ft_launcher."
+_PG = "recovery.process_group_timeout"
 
 
 def inprocess(recipe: Recipe) -> Any:
     """In-process settings, where the layer has them."""
     return getattr(recipe.recovery, "inprocess", None)
+
+
+def ft_launcher(recipe: Recipe) -> Any:
+    """ft_launcher settings, where the layer has them."""
+    return getattr(recipe.recovery, "ft_launcher", None)
 
 
 def _above(
@@ -32,9 +38,35 @@ def _above(
         )
 
 
+def _outlasts(
+    report: Report, path: str, value: timedelta, seconds: float | None, what: str, why: str
+) -> None:
+    if seconds is not None and value.total_seconds() <= seconds:
+        report.add(
+            path,
+            f"{format_duration(value)} is not above {what} ({seconds:.0f} s): {why}",
+            f"raise {path} above {_generous(seconds)}",
+            also="checkpoint.storage_bandwidth",
+        )
+
+
+def _generous(seconds: float) -> str:
+    return f"{seconds:.0f}s" if seconds < 60 else f"{-(-seconds // 60):.0f}m"
+
+
+def _blocking(recipe: Recipe, report: Report) -> float | None:
+    """Seconds that a save keeps a rank from making steps, where known."""
+    return report.facts.write_seconds if recipe.checkpoint.mode == "sync" else None
+
+
 @rule("R101")
 def soft_below_hard(recipe: Recipe, report: Report) -> None:
-    """`hard_timeout` exceeds `soft_timeout`."""
+    """The in-process `hard_timeout` must exceed `soft_timeout`.
+
+    The soft timeout interrupts a rank that makes no progress, so that it can restart in place; the hard timeout kills
+    one that ignored the interruption. In the wrong order every hang costs a process. NVRx refuses it too, but only
+    once all ranks have started.
+    """
     if s := inprocess(recipe):
         why = "a rank would be killed before it is interrupted"
         _above(report, _IN + "hard_timeout", s.hard_timeout, _IN + "soft_timeout", s.soft_timeout, why)
@@ -42,7 +74,11 @@ def soft_below_hard(recipe: Recipe, report: Report) -> None:
 
 @rule("R102")
 def hard_below_barrier(recipe: Recipe, report: Report) -> None:
-    """`barrier_timeout` exceeds `hard_timeout`."""
+    """The in-process `barrier_timeout` must exceed `hard_timeout`.
+
+    At a restart the healthy ranks wait at a barrier for the others. A rank that hangs arrives only after it has been
+    interrupted or killed, so the barrier must outlast the hard timeout.
+    """
     if s := inprocess(recipe):
         why = "the restart would be given up while a hung rank is still being killed"
         _above(report, _IN + "barrier_timeout", s.barrier_timeout, _IN + "hard_timeout", s.hard_timeout, why)
@@ -50,8 +86,256 @@ def hard_below_barrier(recipe: Recipe, report: Report) -> None:
 
 @rule("R103")
 def hard_below_process_group(recipe: Recipe, report: Report) -> None:
-    """`process_group_timeout` exceeds the in-process `hard_timeout`."""
+    """`process_group_timeout` must exceed the in-process `hard_timeout`.
+
+    The process group's timeout arms the NCCL watchdog, which ends the process. Below the hard timeout it kills the
+    ranks that wait in a collective for a hung peer, before in-process restart has mended anything.
+    """
     if s := inprocess(recipe):
         watchdog = recipe.recovery.process_group_timeout
         why = "the NCCL watchdog would kill the process before the in-process restart acts"
-        _above(report, "recovery.process_group_timeout", watchdog, _IN + "hard_timeout", s.hard_timeout, why)
+        _above(report, _PG, watchdog, _IN + "hard_timeout", s.hard_timeout, why)
+
+
+@rule("R104")
+def interval_below_heartbeat(recipe: Recipe, report: Report) -> None:
+    """The in-process `heartbeat_timeout` must exceed `heartbeat_interval`.
+
+    A process whose monitor thread reports less often than it is expected to counts as lost while it is healthy.
+    """
+    if s := inprocess(recipe):
+        why = "healthy processes would count as lost"
+        high, low = _IN + "heartbeat_timeout", _IN + "heartbeat_interval"
+        _above(report, high, s.heartbeat_timeout, low, s.heartbeat_interval, why)
+
+
+@rule("R105")
+def heartbeat_below_barrier(recipe: Recipe, report: Report) -> None:
+    """The in-process `barrier_timeout` must exceed `heartbeat_timeout`.
+
+    A process that died leaves the barrier one short until its missing heartbeat is noticed.
+    """
+    if s := inprocess(recipe):
+        why = "the restart would be given up before a dead process is noticed"
+        high, low = _IN + "barrier_timeout", _IN + "heartbeat_timeout"
+        _above(report, high, s.barrier_timeout, low, s.heartbeat_timeout, why)
+
+
+@rule("R106")
+def monitor_below_timeouts(recipe: Recipe, report: Report) -> None:
+    """The in-process `monitor_interval` must lie below `soft_timeout` and `heartbeat_timeout`.
+
+    The monitors look for faults once an interval; a timeout shorter than that cannot be kept.
+    """
+    if s := inprocess(recipe):
+        for name in ("soft_timeout", "heartbeat_timeout"):
+            why = "it cannot be noticed in time"
+            _above(report, _IN + name, getattr(s, name), _IN + "monitor_interval", s.monitor_interval, why)
+
+
+@rule("R107")
+def last_call_below_barrier(recipe: Recipe, report: Report) -> None:
+    """The in-process `barrier_timeout` must exceed `last_call_wait` and `termination_grace`.
+
+    Both pass while the others already wait at the barrier.
+    """
+    if s := inprocess(recipe):
+        for name in ("last_call_wait", "termination_grace"):
+            why = "the others would have given up waiting"
+            _above(report, _IN + "barrier_timeout", s.barrier_timeout, _IN + name, getattr(s, name), why)
+
+
+@rule("R110")
+def initial_heartbeat_covers_heartbeat(recipe: Recipe, report: Report) -> None:
+    """ft_launcher's `initial_rank_heartbeat_timeout` must not be below `rank_heartbeat_timeout`.
+
+    The first heartbeat comes after imports, the load of a checkpoint and perhaps a compilation: it takes longer than
+    any later one.
+    """
+    if s := ft_launcher(recipe):
+        high, low = s.initial_rank_heartbeat_timeout, s.rank_heartbeat_timeout
+        if high < low:
+            report.add(
+                _FT + "initial_rank_heartbeat_timeout",
+                f"{format_duration(high)} is below {_FT}rank_heartbeat_timeout ({format_duration(low)}): "
+                "the first heartbeat takes longest",
+                f"raise it to at least {format_duration(low)}",
+                also=_FT + "rank_heartbeat_timeout",
+            )
+
+
+@rule("R111")
+def heartbeat_outlasts_inprocess(recipe: Recipe, report: Report) -> None:
+    """With both layers, `rank_heartbeat_timeout` must exceed the in-process `hard_timeout`.
+
+    A rank that hangs sends no heartbeat while in-process restart deals with it. If the launcher runs out of patience
+    first, it respawns every worker for a fault that would have been mended in place.
+    """
+    s, launcher = inprocess(recipe), ft_launcher(recipe)
+    if s and launcher:
+        why = "the launcher would respawn workers that in-process restart is about to mend"
+        high, low = _FT + "rank_heartbeat_timeout", _IN + "hard_timeout"
+        _above(report, high, launcher.rank_heartbeat_timeout, low, s.hard_timeout, why)
+
+
+@rule("R112")
+def check_below_heartbeat(recipe: Recipe, report: Report) -> None:
+    """`rank_heartbeat_timeout` must exceed `workload_check_interval`.
+
+    Heartbeats are looked at once an interval; a timeout shorter than that cannot be kept.
+    """
+    if s := ft_launcher(recipe):
+        why = "it cannot be noticed in time"
+        high, low = _FT + "rank_heartbeat_timeout", _FT + "workload_check_interval"
+        _above(report, high, s.rank_heartbeat_timeout, low, s.workload_check_interval, why)
+
+
+@rule("R120")
+def save_fits_write_timeout(recipe: Recipe, report: Report) -> None:
+    """`checkpoint.write_timeout` must exceed the time that a checkpoint takes to write.
+
+    The time follows from the model's size and `checkpoint.storage_bandwidth`; without the latter nothing is checked.
+    """
+    value, seconds = recipe.checkpoint.write_timeout, report.facts.write_seconds
+    _outlasts(
+        report,
+        "checkpoint.write_timeout",
+        value,
+        seconds,
+        "the write of a checkpoint",
+        "every save would fail",
+    )
+
+
+@rule("R121")
+def load_fits_load_timeout(recipe: Recipe, report: Report) -> None:
+    """`checkpoint.load_timeout` must exceed the time that a checkpoint takes to load.
+
+    Reading is taken to be as fast as writing (`checkpoint.storage_bandwidth`).
+    """
+    value, seconds = recipe.checkpoint.load_timeout, report.facts.write_seconds
+    _outlasts(
+        report, "checkpoint.load_timeout", value, seconds, "the load of a checkpoint", "no run could resume"
+    )
+
+
+@rule("R122")
+def blocking_save_below_soft(recipe: Recipe, report: Report) -> None:
+    """With in-process restart, `soft_timeout` must exceed the time of a synchronous save.
+
+    No step is made while a synchronous checkpoint is written; a save that outlasts the soft timeout looks like a hang
+    and is interrupted, every time. `checkpoint.mode: async` blocks for a copy to host memory only.
+    """
+    if s := inprocess(recipe):
+        why = "the save would be interrupted as a hang"
+        seconds = _blocking(recipe, report)
+        _outlasts(
+            report, _IN + "soft_timeout", s.soft_timeout, seconds, "the time of a synchronous save", why
+        )
+
+
+@rule("R123")
+def blocking_save_below_heartbeat(recipe: Recipe, report: Report) -> None:
+    """With ft_launcher, `rank_heartbeat_timeout` must exceed the time of a synchronous save.
+
+    No heartbeat is sent while a synchronous checkpoint is written; the launcher would kill and respawn the workers in
+    the middle of each save, and the run would never get past the first one.
+    """
+    if s := ft_launcher(recipe):
+        why = "workers would be killed in the middle of each save"
+        value, seconds = s.rank_heartbeat_timeout, _blocking(recipe, report)
+        _outlasts(
+            report, _FT + "rank_heartbeat_timeout", value, seconds, "the time of a synchronous save", why
+        )
+
+
+@rule("R124")
+def blocking_save_below_process_group(recipe: Recipe, report: Report) -> None:
+    """`process_group_timeout` must exceed the time of a synchronous save.
+
+    The ranks that finish first wait for the slowest in a collective, whose timeout ends the run.
+    """
+    value, seconds = recipe.recovery.process_group_timeout, _blocking(recipe, report)
+    why = "ranks that finish first would time out waiting for the slowest"
+    _outlasts(report, _PG, value, seconds, "the time of a synchronous save", why)
+
+
+@rule("R125")
+def load_below_initial_heartbeat(recipe: Recipe, report: Report) -> None:
+    """With ft_launcher, `initial_rank_heartbeat_timeout` must exceed the load of a checkpoint."""
+    if s := ft_launcher(recipe):
+        why = "workers would be killed while they load, and again after each respawn"
+        value, seconds = s.initial_rank_heartbeat_timeout, report.facts.write_seconds
+        path = _FT + "initial_rank_heartbeat_timeout"
+        _outlasts(report, path, value, seconds, "the load of a checkpoint", why)
+
+
+@rule("R126")
+def stop_leaves_time_to_save(recipe: Recipe, report: Report) -> None:
+    """With ft_launcher, `term_timeout` must exceed the time of a save.
+
+    When the run is asked to stop, the ranks finish the step and save; what is not written when the launcher's patience
+    ends is lost with everything since the last checkpoint.
+    """
+    if s := ft_launcher(recipe):
+        why = "a stopped run would be killed before it has saved"
+        value, seconds = s.term_timeout, report.facts.write_seconds
+        _outlasts(report, _FT + "term_timeout", value, seconds, "the time of a save", why)
+
+
+@rule("R128")
+def grace_covers_launcher(recipe: Recipe, report: Report) -> None:
+    """`cluster.kubernetes.grace_period` must exceed ft_launcher's `term_timeout`.
+
+    Else the kubelet kills the launcher while it still waits for its workers, whose exit code is lost.
+    """
+    kubernetes, s = recipe.cluster.kubernetes, ft_launcher(recipe)
+    if kubernetes is not None and kubernetes.grace_period is not None and s:
+        why = "the pod would be killed while the launcher still waits for its workers"
+        path = "cluster.kubernetes.grace_period"
+        _above(report, path, kubernetes.grace_period, _FT + "term_timeout", s.term_timeout, why)
+
+
+@rule("R130", "warning")
+def unknown_save_may_look_hung(recipe: Recipe, report: Report) -> None:
+    """A synchronous save may last up to `write_timeout`, which is more than the hang detection allows.
+
+    Nothing says how fast the storage is, so it cannot be checked whether a save fits the soft timeout or the heartbeat
+    timeout.
+    """
+    if recipe.checkpoint.mode != "sync" or report.facts.write_seconds is not None:
+        return
+    s, launcher, longest = inprocess(recipe), ft_launcher(recipe), recipe.checkpoint.write_timeout
+    for path, value in (
+        (_IN + "soft_timeout", s and s.soft_timeout),
+        (_FT + "rank_heartbeat_timeout", launcher and launcher.rank_heartbeat_timeout),
+    ):
+        if value and value < longest:
+            report.add(
+                path,
+                f"{format_duration(value)} is below checkpoint.write_timeout ({format_duration(longest)}), and a "
+                "synchronous save makes no progress that the hang detection sees",
+                "use `checkpoint.mode: async`, or state checkpoint.storage_bandwidth to have this checked",
+                also="checkpoint.write_timeout",
+            )
+
+
+@rule("R131", "warning")
+def step_may_look_hung(recipe: Recipe, report: Report) -> None:
+    """A step is expected to take longer than the soft timeout or the heartbeat timeout.
+
+    The time of a step is estimated from the model's size and 35 % of the GPUs' peak.
+    """
+    seconds = report.facts.step_seconds
+    s, launcher = inprocess(recipe), ft_launcher(recipe)
+    for path, value in (
+        (_IN + "soft_timeout", s and s.soft_timeout),
+        (_FT + "rank_heartbeat_timeout", launcher and launcher.rank_heartbeat_timeout),
+    ):
+        if seconds is not None and value and value.total_seconds() <= seconds:
+            report.add(
+                path,
+                f"{format_duration(value)} is not above the time that a step probably takes ({seconds:.0f} s)",
+                f"raise {path} above {_generous(2 * seconds)}, or make training.global_batch_size smaller",
+                also="training.global_batch_size",
+            )

@@ -1,0 +1,166 @@
+"""R6xx: fault schedules, and what the recovery layer can do about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from runner.recipe.checks.rule import Report, rule
+from runner.recipe.checks.timeouts import ft_launcher, inprocess
+from runner.recipe.units import format_duration
+
+if TYPE_CHECKING:
+    from runner.recipe.recipe import Recipe
+
+HARD = frozenset({"native_hang", "sigkill", "sigstop", "oom_kill", "exit_0", "exit_1"})
+"""Faults that end or freeze a process: only a launcher that starts processes again can mend them."""
+
+
+@rule("R601")
+def faults_fit_run(recipe: Recipe, report: Report) -> None:
+    """`faults.count` must not exceed the steps that faults can hit.
+
+    Drawn faults hit distinct steps after `after_step`. A schedule that asks for more is not clipped but refused.
+    """
+    faults, steps = recipe.faults, recipe.training.steps
+    room = max(0, steps - faults.after_step - len({f.step for f in faults.at if f.step > faults.after_step}))
+    if faults.count > room:
+        report.add(
+            "faults.count",
+            f"{faults.count} faults do not fit the {room} steps between faults.after_step {faults.after_step} and "
+            f"training.steps {steps}",
+            f"ask for at most {room}, or lower faults.after_step" if room else "lower faults.after_step",
+            also="faults.after_step" if faults.after_step else "training.steps",
+        )
+
+
+@rule("R602")
+def stated_faults_can_fire(recipe: Recipe, report: Report) -> None:
+    """Each of `faults.at` must name a step and a rank of the run, and each step and rank once."""
+    ranks, steps = report.facts.ranks, recipe.training.steps
+    seen: Counter[tuple[int, int]] = Counter()
+    for index, fault in enumerate(recipe.faults.at):
+        path = f"faults.at[{index}]"
+        if fault.step > steps:
+            report.add(
+                f"{path}.step", f"step {fault.step} is after the last one, {steps}", also="training.steps"
+            )
+        if ranks is not None and fault.rank >= ranks:
+            report.add(
+                f"{path}.rank", f"rank {fault.rank} does not exist: the run has ranks 0 to {ranks - 1}"
+            )
+        seen[(fault.step, fault.rank)] += 1
+        if seen[(fault.step, fault.rank)] == 2:
+            report.add(
+                path, f"rank {fault.rank} has another fault at step {fault.step} already", "move one of them"
+            )
+
+
+@rule("R603")
+def weights_match_types(recipe: Recipe, report: Report) -> None:
+    """`faults.weights` must have one number for each of `faults.types`."""
+    faults = recipe.faults
+    if faults.weights is not None and len(faults.weights) != len(faults.types):
+        report.add(
+            "faults.weights",
+            f"{len(faults.weights)} weights for {len(faults.types)} types",
+            "give one weight a type, or leave weights out",
+            also="faults.types",
+        )
+
+
+@rule("R604")
+def types_are_distinct(recipe: Recipe, report: Report) -> None:
+    """Each type stands once in `faults.types`; `faults.weights` says how often it is drawn."""
+    for index, kind in enumerate(recipe.faults.types):
+        if kind in recipe.faults.types[:index]:
+            report.add(f"faults.types[{index}]", f"{kind} is listed twice", "use faults.weights")
+
+
+@rule("R605")
+def faults_have_witnesses(recipe: Recipe, report: Report) -> None:
+    """Faults need at least two ranks.
+
+    A fault is noticed, agreed on and recovered from by the peers of the rank it hits. With a single process there are
+    none: what such a run shows says nothing about a real one.
+    """
+    if report.facts.ranks == 1 and report.facts.faults:
+        report.add(
+            "faults.count" if recipe.faults.count else "faults.at",
+            "the run has one process, and a fault needs peers that notice it and recover with it",
+            "use two ranks or more (cluster.processes_per_node), or no faults",
+            also="cluster.processes_per_node",
+        )
+
+
+@rule("R606", "warning")
+def layer_survives_faults(recipe: Recipe, report: Report) -> None:
+    """The recovery layer should survive the faults that are injected.
+
+    `none` survives nothing. `inprocess` survives what Python can be interrupted in: exceptions, hangs, NaN losses. A
+    process that is killed, frozen, stuck in native code or gone needs `ft_launcher`.
+    """
+    layer, types = recipe.recovery.layer, report.facts.fault_types
+    path = "faults.types" if recipe.faults.count else "faults.at"
+    if layer == "none" and types:
+        report.add(
+            path,
+            f"recovery.layer none survives no fault ({', '.join(sorted(types))}): the run stops at the first",
+            "use inprocess for soft faults, ft_launcher for hard ones, or expect to start the run again",
+            also="recovery.layer",
+        )
+    elif layer == "inprocess" and types & HARD:
+        report.add(
+            path,
+            f"recovery.layer inprocess does not survive {', '.join(sorted(types & HARD))}: the process is gone",
+            "use `ft_launcher` or `ft_launcher+inprocess`, which start it again",
+            also="recovery.layer",
+        )
+
+
+@rule("R607", "warning")
+def budget_covers_faults(recipe: Recipe, report: Report) -> None:
+    """The restart budget should cover the faults that are injected."""
+    total, types = report.facts.faults, report.facts.fault_types
+    soft, launcher = inprocess(recipe), ft_launcher(recipe)
+    if soft and soft.max_restarts < total and not (launcher and types <= HARD):
+        report.add(
+            "recovery.inprocess.max_restarts",
+            f"{soft.max_restarts} restarts do not cover {total} faults: the run would stop with exit code 11",
+            f"use at least {total}",
+            also="faults.count",
+        )
+    if launcher and launcher.max_restarts < total and (not soft or types & HARD):
+        report.add(
+            "recovery.ft_launcher.max_restarts",
+            f"{launcher.max_restarts} restarts do not cover {total} faults: the run would stop with exit code 11",
+            f"use at least {total}",
+            also="faults.count",
+        )
+
+
+@rule("R608", "warning")
+def hang_outlasts_detection(recipe: Recipe, report: Report) -> None:
+    """An injected hang should last longer than its detection takes, else it is only a pause."""
+    duration = recipe.faults.hang_duration
+    if duration is None or not report.facts.fault_types & {"hang", "native_hang"}:
+        return
+    soft, launcher = inprocess(recipe), ft_launcher(recipe)
+    watch = soft.soft_timeout if soft else launcher.rank_heartbeat_timeout if launcher else None
+    limit = watch or recipe.recovery.process_group_timeout
+    if duration <= limit:
+        report.add(
+            "faults.hang_duration",
+            f"a hang of {format_duration(duration)} is over before it is noticed after {format_duration(limit)}",
+            f"use more than {format_duration(limit)}, or leave it out",
+        )
+
+
+@rule("R609", "warning")
+def faults_are_drawn(recipe: Recipe, report: Report) -> None:
+    """`faults.types` and `faults.weights` without `faults.count` draw nothing."""
+    faults = recipe.faults
+    given: frozenset[str] = getattr(faults, "given", frozenset())  # of the view; pydantic's are not asked for
+    if faults.count == 0 and not faults.at and given & {"types", "weights"}:
+        path = "faults.types" if "types" in given else "faults.weights"
+        report.add(path, "no fault is drawn: faults.count is 0", "set faults.count", also="faults.count")

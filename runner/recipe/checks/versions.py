@@ -1,0 +1,57 @@
+"""R8xx: what the versions of NVRx and NCCL can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runner.recipe.checks.rule import Report, rule
+from runner.recipe.checks.timeouts import inprocess
+
+if TYPE_CHECKING:
+    from runner.recipe.recipe import Recipe
+
+_BAD_NCCL = ((2, 28, 3), (2, 28, 8))
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`2.28.9` -> (2, 28, 9); what follows the numbers is left out."""
+    parts = []
+    for part in version.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        parts.append(int(digits))
+    return tuple(parts)
+
+
+@rule("R801", "warning")
+def inprocess_is_deprecated(recipe: Recipe, report: Report) -> None:
+    """NVRx deprecates in-process restart from 0.6 on. It is present and works up to 0.7."""
+    version = recipe.cluster.nvrx_version
+    if version is not None and inprocess(recipe) and numbers(version) >= (0, 6):
+        report.add(
+            "cluster.nvrx_version",
+            f"NVRx {version} deprecates in-process restart, which {recipe.recovery.layer} uses",
+            "it works; prefer 0.4.1 in new images, or `recovery.layer: ft_launcher`",
+            also="recovery.layer",
+        )
+
+
+@rule("R802")
+def nccl_aborts_cleanly(recipe: Recipe, report: Report) -> None:
+    """NCCL 2.28.3 to 2.28.8 must not be used with in-process restart.
+
+    NVRx names these releases: aborting a communicator can hang or crash in them, and every restart aborts one. The
+    version is `cluster.nccl_version`; where that is not given nothing is checked here, and a run checks what is
+    installed.
+    """
+    version = recipe.cluster.nccl_version
+    if version is None or not inprocess(recipe) or report.facts.on_gpus is False:
+        return
+    if _BAD_NCCL[0] <= numbers(version) <= _BAD_NCCL[1]:
+        report.add(
+            "cluster.nccl_version",
+            f"NCCL {version} does not abort cleanly, and {recipe.recovery.layer} aborts it at every restart",
+            "use 2.28.9 or later, or 2.28.2 or earlier",
+            also="recovery.layer",
+        )
