@@ -49,8 +49,9 @@ class Record:
 
     @property
     def life(self) -> str:
-        """The life it belongs to."""
-        return self.stamp.life
+        """The life of the job that it belongs to: the same text on all ranks."""
+        life, _, rank = self.stamp.life.rpartition("/")
+        return life if life and rank.isdigit() else self.stamp.life
 
 
 def encode(event: Event, stamp: Stamp) -> bytes:

@@ -2,8 +2,9 @@
 
 Every event also carries, added by the writer: `t` (wall clock, seconds since the epoch), `m` (monotonic clock of
 the node, seconds), `node` (boot id of the node, since monotonic clocks compare only within one), `rank`, `life`
-and `pid`. `life` is the same text on all ranks of one life (`runner.train.ports.Life.attempt`) and different in
-every other life of the run. Events of the launcher process carry rank -1 and a life of their own.
+and `pid`. `life` is `attempt` (`runner.train.ports.Life`) or `attempt/rank`: what comes before the slash is the same on
+all ranks of one life and different in every other life of the run. Events of the launcher process carry rank -1 and a
+life of their own.
 
 | event | written by | when |
 |---|---|---|

@@ -29,7 +29,7 @@ def step(number: int, *, loss: float = 1.0) -> StepEnded:
 def test_events_come_back_as_they_were_written(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path, rank=3, life="launch1.0")
     writer.record(Loaded(0, "fresh", 0.5))
-    writer.begin_life("launch1.1", rank=2)
+    writer.begin_life("launch1.1/2", rank=2)
     writer.record(step(1))
     writer.sync()
     first, second = read_run(tmp_path).records
