@@ -7,8 +7,7 @@ torchtitan's measured peak for Llama-3.1-8B on two H200 (sequence 8192, selectiv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.recipe.derived import node_shape, processes_per_node, world_size
 from runner.recipe.quantity import parse_quantity
@@ -23,8 +22,7 @@ PROCESS_BYTES = 4 * GIB  # host memory of a rank beside its staging buffers: Pyt
 _WIDTH = {"float32": 4, "bfloat16": 2}
 
 
-@dataclass(frozen=True)
-class DeviceMemory:
+class DeviceMemory(NamedTuple):
     """Bytes on one GPU."""
 
     parameters: int

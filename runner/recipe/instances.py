@@ -6,8 +6,7 @@ are those of the EFA device. `allocatable_*` is what a kubelet with default rese
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MIB = 2**20
 GIB = 2**30
@@ -15,8 +14,7 @@ EFA_HUGEPAGES_MIB = 5120
 """Huge pages of 2 MiB that a container asks for with EFA; nodes with EFA set 5128 of them aside."""
 
 
-@dataclass(frozen=True)
-class Instance:
+class Instance(NamedTuple):
     """Shape of one node. `gpu_memory_gib` is per GPU; `nvme_gb` is the local instance store (decimal)."""
 
     name: str
@@ -119,5 +117,7 @@ def own_shape(
 
 def nearest_instance(name: str) -> str | None:
     """The catalogued type that looks most like `name`, for error messages."""
+    import difflib  # for error messages only
+
     close = difflib.get_close_matches(name, INSTANCES, n=1)
     return close[0] if close else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
 
-@dataclass(frozen=True, eq=False)
 class LoadedRecipe:
     """A recipe that passed every check.
 
@@ -30,10 +28,11 @@ class LoadedRecipe:
         warnings: what is legal but unwise.
     """
 
-    path: Path
-    root: Node
-    view: View
-    warnings: tuple[Problem, ...]
+    def __init__(self, path: Path, root: Node, view: View, warnings: tuple[Problem, ...]) -> None:
+        self.path = path
+        self.root = root
+        self.view = view
+        self.warnings = warnings
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Path = tuple[str | int, ...]
@@ -31,15 +30,19 @@ class Doubtful(str):
     __slots__ = ()
 
 
-@dataclass(slots=True)
-class Entry:
+class Unknown(Doubtful):
+    """A value that is not known because its variable is unset; reported once already."""
+
+    __slots__ = ()
+
+
+class Entry(NamedTuple):
     """One `key: value` of a mapping."""
 
     key_at: Position
     node: Node
 
 
-@dataclass(slots=True)
 class Node:
     """One value.
 
@@ -51,11 +54,16 @@ class Node:
         replaces: tagged `!replace`: stands instead of the extended recipe's mapping, not merged into it.
     """
 
-    value: Any
-    at: Position
-    raw: str = ""
-    size: int = 1
-    replaces: bool = False
+    __slots__ = ("at", "raw", "replaces", "size", "value")
+
+    def __init__(
+        self, value: Any, at: Position, raw: str = "", size: int = 1, replaces: bool = False
+    ) -> None:
+        self.value = value
+        self.at = at
+        self.raw = raw
+        self.size = size
+        self.replaces = replaces
 
     def child(self, key: str | int) -> Node | None:
         """The value under a key or index, or None."""

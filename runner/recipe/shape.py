@@ -5,11 +5,9 @@ Nothing is fetched: the configuration comes from the recipe, a local folder's `c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
@@ -19,8 +17,7 @@ _LARGEST = 2**40  # of a single dimension: more is a typing error, not a model
 _LONGEST_CONFIG = 1 << 20
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """A causal language model in numbers.
 
     Attributes:
@@ -86,8 +83,7 @@ class _Config:
         return value
 
 
-@dataclass(frozen=True)
-class _LlamaLike:
+class _LlamaLike(NamedTuple):
     """Defaults by which the llama family differs (those of transformers' configuration classes)."""
 
     vocab: int = 32000
@@ -232,6 +228,8 @@ def _config(recipe: Recipe) -> dict[str, Any] | None:
         return own
     file = Path(model.name).expanduser() / "config.json"
     if file.is_file():
+        import json
+
         if file.stat().st_size > _LONGEST_CONFIG:
             raise ShapeError(f"{file} is larger than a configuration is")
         try:

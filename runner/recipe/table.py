@@ -39,21 +39,18 @@ def checksum() -> int:
     return value
 
 
-def table() -> Table:
-    """The sections of `Recipe`, by class name."""
-    try:
-        from runner.recipe import _table
-    except ImportError:
-        return _built()
-    return _table.TABLE if checksum() == _table.CHECKSUM else _built()
-
-
 _memo: Table = {}
 
 
-def _built() -> Table:
+def table() -> Table:
+    """The sections of `Recipe`, by class name."""
     if not _memo:
-        from runner.recipe.introspect import build_table
+        from runner.recipe import _table
 
-        _memo.update(build_table())
+        if checksum() == _table.CHECKSUM:
+            _memo.update(_table.TABLE)
+        else:
+            from runner.recipe.introspect import build_table
+
+            _memo.update(build_table())
     return _memo

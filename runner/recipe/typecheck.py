@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from runner.recipe.node import Doubtful, Entry, Node, Path, dotted
+from runner.recipe.node import Doubtful, Entry, Node, Path, Unknown, dotted
 from runner.recipe.problems import Problem
 from runner.recipe.table import Fields, Table, Type
 from runner.recipe.units import parse_duration, parse_size
-from runner.recipe.yaml import Unknown
+from runner.recipe.words import (
+    choices_text,
+    close_matches,
+    describe,
+    doubt_hint,
+    listed,
+    misfit,
+    nearest_choice,
+    short,
+    shown,
+)
 
 BAD = object()  # a value that had a problem
-_LONGEST_SHOWN = 80
 
 
 class View:
@@ -46,7 +54,7 @@ class TypeChecker:
 
     def _mapping(self, node: Node, name: str, path: Path, variant: tuple[str, Any] | None = None) -> Any:
         if not isinstance(node.value, dict):
-            return self._wrong(node, path, f"expected a mapping with {_words(self.table[name], 6)}")
+            return self._wrong(node, path, f"expected a mapping with {listed(self.table[name], 6)}")
         fields = self.table[name]
         values: dict[str, Any] = {}
         good = True
@@ -92,7 +100,7 @@ class TypeChecker:
         place = dotted(path) or "a recipe"
         if variant is not None:
             place = f"{place} with `{variant[0]}: {variant[1]}`"
-        near = difflib.get_close_matches(key, self.table[name], n=1, cutoff=0.6)
+        near = close_matches(key, self.table[name])
         hint = None
         elsewhere = None if near else self._elsewhere(key, variant, name)
         if near:
@@ -101,8 +109,8 @@ class TypeChecker:
             hint = elsewhere
         self.problems.append(
             Problem(
-                "T201", entry.key_at, dotted((*path, key)), f"`{_short(key)}` is not a setting of {place}",
-                expected=None if near else _words(self.table[name], 30), hint=hint,
+                "T201", entry.key_at, dotted((*path, key)), f"`{short(key)}` is not a setting of {place}",
+                expected=None if near else listed(self.table[name], 30), hint=hint,
             )
         )  # fmt: skip
 
@@ -127,7 +135,7 @@ class TypeChecker:
                 node.at,
                 dotted((*path, key)),
                 f"`{key}` is required",
-                expected=self.describe(fields[key][0]),
+                expected=self._describe(fields[key][0]),
             )
         )
 
@@ -159,23 +167,23 @@ class TypeChecker:
         return node.value
 
     def _bool(self, node: Node, kind: Type, path: Path) -> Any:
-        return node.value if isinstance(node.value, bool) else self._wrong(node, path, self.describe(kind))
+        return node.value if isinstance(node.value, bool) else self._wrong(node, path, self._describe(kind))
 
     def _int(self, node: Node, kind: Type, path: Path) -> Any:
         if isinstance(node.value, bool) or not isinstance(node.value, int):
             hint = None
             if isinstance(node.value, float) and node.value.is_integer() and abs(node.value) < 1e15:
                 hint = f"write {int(node.value)}"
-            return self._wrong(node, path, self.describe(kind), hint)
+            return self._wrong(node, path, self._describe(kind), hint)
         return self._bounded(node, node.value, node.value, kind, path)
 
     def _float(self, node: Node, kind: Type, path: Path) -> Any:
         if isinstance(node.value, bool) or not isinstance(node.value, int | float):
-            return self._wrong(node, path, self.describe(kind))
+            return self._wrong(node, path, self._describe(kind))
         try:
             number = float(node.value)
         except OverflowError:
-            return self._wrong(node, path, self.describe(kind))
+            return self._wrong(node, path, self._describe(kind))
         return self._bounded(node, number, number, kind, path)
 
     def _duration(self, node: Node, kind: Type, path: Path) -> Any:
@@ -184,7 +192,7 @@ class TypeChecker:
                 raise ValueError
             value = parse_duration(node.value)
         except ValueError:
-            return self._wrong(node, path, self.describe(kind))
+            return self._wrong(node, path, self._describe(kind))
         return self._bounded(node, value.total_seconds(), value, kind, path)
 
     def _size(self, node: Node, kind: Type, path: Path) -> Any:
@@ -193,14 +201,14 @@ class TypeChecker:
                 raise ValueError
             value = parse_size(node.value)
         except ValueError:
-            return self._wrong(node, path, self.describe(kind))
+            return self._wrong(node, path, self._describe(kind))
         return self._bounded(node, value, value, kind, path)
 
     def _bounded(self, node: Node, number: float, value: Any, kind: Type, path: Path) -> Any:
         _, ge, gt, le, lt = kind
         low = (ge is not None and number < ge) or (gt is not None and number <= gt)
         high = (le is not None and number > le) or (lt is not None and number >= lt)
-        return self._wrong(node, path, self.describe(kind), code="T204") if low or high else value
+        return self._wrong(node, path, self._describe(kind), code="T204") if low or high else value
 
     def _str(self, node: Node, kind: Type, path: Path) -> Any:
         _, shortest, longest, pattern = kind
@@ -208,16 +216,16 @@ class TypeChecker:
             hint = None
             if not isinstance(node.value, Doubtful) and isinstance(node.value, bool | int | float):
                 hint = f'write "{node.raw}" if you mean the text'
-            return self._wrong(node, path, self.describe(kind), hint)
+            return self._wrong(node, path, self._describe(kind), hint)
         length = len(node.value)
         if (shortest is not None and length < shortest) or (longest is not None and length > longest):
             return self._wrong(
-                node, path, f"{self.describe(kind)}; this has {length} characters", code="T204"
+                node, path, f"{self._describe(kind)}; this has {length} characters", code="T204"
             )
         if pattern is not None and not re.search(
             pattern.removesuffix("$") + r"\Z", node.value
         ):  # as Rust's `$`
-            return self._wrong(node, path, self.describe(kind), code="T204")
+            return self._wrong(node, path, self._describe(kind), code="T204")
         return str(node.value)
 
     def _literal(self, node: Node, kind: Type, path: Path) -> Any:
@@ -226,35 +234,35 @@ class TypeChecker:
                 return choice
             if isinstance(node.value, Doubtful) and choice == node.value:
                 return choice
-        near = _near(node.value, kind[1])
+        near = nearest_choice(node.value, kind[1])
         return self._wrong(
-            node, path, self.describe(kind), f"did you mean `{near}`?" if near else None, code="T205"
+            node, path, self._describe(kind), f"did you mean `{near}`?" if near else None, code="T205"
         )
 
     def _list(self, node: Node, kind: Type, path: Path) -> Any:
         _, inner, shortest, longest = kind
         if not isinstance(node.value, list):
             hint = f"write [{node.raw}]" if node.raw and not isinstance(node.value, dict) else None
-            return self._wrong(node, path, self.describe(kind), hint)
+            return self._wrong(node, path, self._describe(kind), hint)
         length = len(node.value)
         if (shortest is not None and length < shortest) or (longest is not None and length > longest):
-            return self._wrong(node, path, f"{self.describe(kind)}; this has {length}", code="T204")
+            return self._wrong(node, path, f"{self._describe(kind)}; this has {length}", code="T204")
         values = [self.value(item, inner, (*path, index)) for index, item in enumerate(node.value)]
         return BAD if any(value is BAD for value in values) else tuple(values)
 
     def _tuple(self, node: Node, kind: Type, path: Path) -> Any:
         if not isinstance(node.value, list) or len(node.value) != len(kind[1]):
-            return self._wrong(node, path, self.describe(kind))
+            return self._wrong(node, path, self._describe(kind))
         values = [self.value(item, kind[1][index], (*path, index)) for index, item in enumerate(node.value)]
         return BAD if any(value is BAD for value in values) else tuple(values)
 
     def _dict(self, node: Node, kind: Type, path: Path) -> Any:
         _, key_type, inner, shortest, longest = kind
         if not isinstance(node.value, dict):
-            return self._wrong(node, path, self.describe(kind))
+            return self._wrong(node, path, self._describe(kind))
         length = len(node.value)
         if (shortest is not None and length < shortest) or (longest is not None and length > longest):
-            return self._wrong(node, path, f"{self.describe(kind)}; this has {length}", code="T204")
+            return self._wrong(node, path, f"{self._describe(kind)}; this has {length}", code="T204")
         values = {}
         for key, entry in node.value.items():
             name = self.value(Node(key, entry.key_at, key), key_type, (*path, key))
@@ -264,14 +272,14 @@ class TypeChecker:
     def _tagged(self, node: Node, kind: Type, path: Path) -> Any:
         _, key, tags = kind
         if not isinstance(node.value, dict):
-            return self._wrong(node, path, self.describe(kind))
+            return self._wrong(node, path, self._describe(kind))
         entry = node.value.get(key)
         if entry is None:
-            near = difflib.get_close_matches(key, node.value, n=1, cutoff=0.6)
+            near = close_matches(key, node.value)
             at = node.value[near[0]].key_at if near else node.at
             self.problems.append(
                 Problem(
-                    "T202", at, dotted((*path, key)), f"`{key}` is required", expected=_choices(tags),
+                    "T202", at, dotted((*path, key)), f"`{key}` is required", expected=choices_text(tags),
                     hint=f"`{near[0]}` is no setting: did you mean `{key}`?" if near else None,
                 )
             )  # fmt: skip
@@ -295,8 +303,8 @@ class TypeChecker:
         near = None
         for inner in kind[1]:
             if inner[0] == "literal":
-                near = _near(node.value, inner[1])
-        return self._wrong(node, path, self.describe(kind), f"did you mean `{near}`?" if near else None)
+                near = nearest_choice(node.value, inner[1])
+        return self._wrong(node, path, self._describe(kind), f"did you mean `{near}`?" if near else None)
 
     # -- words ------------------------------------------------------------------------------------------------
 
@@ -304,10 +312,10 @@ class TypeChecker:
         self, node: Node, path: Path, expected: str, hint: str | None = None, code: str = "T203"
     ) -> Any:
         if isinstance(node.value, Doubtful) and hint is None:
-            hint = _doubt(node.value, expected)
+            hint = doubt_hint(node.value, expected)
         self.problems.append(
             Problem(
-                code, node.at, dotted(path), _noun(node), value=_shown(node), expected=expected, hint=hint
+                code, node.at, dotted(path), misfit(node), value=shown(node), expected=expected, hint=hint
             )
         )
         return BAD
@@ -317,45 +325,8 @@ class TypeChecker:
             node, path, "a value that all YAML readers read alike", f'write "{node.raw}" for the text'
         )
 
-    def describe(self, kind: Type) -> str:
-        """What a type accepts, for people."""
-        name = kind[0]
-        if name == "optional":
-            return f"{self.describe(kind[1])}, or null"
-        if name in ("int", "float", "duration", "size"):
-            noun = {
-                "int": "an integer",
-                "float": "a number",
-                "duration": "a duration such as 90s, 20m or a number of seconds",
-                "size": "a size such as 64GiB, 500MB or a number of bytes",
-            }[name]
-            return noun + _range(*kind[1:])
-        if name == "str":
-            _, shortest, longest, pattern = kind
-            text = "text"
-            if longest is not None:
-                text += f" of at most {longest} characters"
-            elif shortest:
-                text += f" of at least {shortest} characters" if shortest > 1 else " that is not empty"
-            return text + (f" that matches {pattern}" if pattern else "")
-        if name == "bool":
-            return "true or false"
-        if name == "literal":
-            return _choices(kind[1])
-        if name == "list":
-            least = f" with at least {kind[2]} item{'s' if kind[2] > 1 else ''}" if kind[2] else ""
-            return f"a list [...]{least} of: {self.describe(kind[1])}"
-        if name == "tuple":
-            return f"a list of {len(kind[1])}: {'; '.join(self.describe(inner) for inner in kind[1])}"
-        if name == "dict":
-            return f"a mapping whose values are: {self.describe(kind[2])}"
-        if name == "section":
-            return "{" + _words(self.table[kind[1]], 6) + "}"
-        if name == "tagged":
-            return f"a mapping with `{kind[1]}: {' | '.join(kind[2])}`"
-        if name == "oneof":
-            return " or ".join(self.describe(inner) for inner in kind[1])
-        return "a value"
+    def _describe(self, kind: Type) -> str:
+        return describe(kind, self.table)
 
 
 def _classes(kind: Type) -> list[tuple[str, str | None]]:
@@ -364,75 +335,3 @@ def _classes(kind: Type) -> list[tuple[str, str | None]]:
     if kind[0] == "tagged":
         return [(name, f"{kind[1]}: {tag}") for tag, name in kind[2].items()]
     return []
-
-
-def _range(ge: Any, gt: Any, le: Any, lt: Any) -> str:
-    huge = 2**63 - 1
-    parts = []
-    if ge is not None:
-        parts.append(f"at least {ge:g}" if isinstance(ge, float) else f"at least {ge}")
-    if gt is not None:
-        parts.append(f"above {gt:g}" if isinstance(gt, float) else f"above {gt}")
-    if le is not None and le != huge:
-        parts.append(f"at most {le:g}" if isinstance(le, float) else f"at most {le}")
-    if le == huge:
-        parts.append("below 2^63")
-    if lt is not None:
-        parts.append(f"below {lt:g}" if isinstance(lt, float) else f"below {lt}")
-    return " " + " and ".join(parts) if parts else ""
-
-
-def _choices(choices: Iterable[Any]) -> str:
-    words = [str(choice) for choice in choices]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-def _words(fields: Iterable[str], most: int) -> str:
-    names = list(fields)
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
-
-
-def _near(value: Any, choices: Iterable[Any]) -> str | None:
-    if not isinstance(value, str):
-        return None
-    words = [choice for choice in choices if isinstance(choice, str)]
-    folded = {word.lower(): word for word in reversed(words)}
-    match = difflib.get_close_matches(value.lower(), folded, n=1, cutoff=0.6)
-    return folded[match[0]] if match else None
-
-
-def _noun(node: Node) -> str:
-    if isinstance(node.value, dict):
-        return "a mapping does not fit here"
-    if isinstance(node.value, list):
-        return "a list does not fit here"
-    if node.value is None:
-        return "an empty value does not fit here"
-    return f"{_shown(node)} does not fit here"
-
-
-def _shown(node: Node) -> str | None:
-    if isinstance(node.value, dict | list):
-        return None
-    if node.value is None and not node.raw:
-        return None
-    return f"`{_short(node.raw)}`"
-
-
-def _short(text: str) -> str:
-    text = text.replace("\n", "\\n")
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
-
-
-def _doubt(text: str, expected: str) -> str:
-    if expected == "true or false":
-        return "only true and false are booleans"
-    if text.lower() in ("none", "nil", "undefined"):
-        return "null is written `null`"
-    if expected.startswith("text"):
-        return f'some YAML readers take this for a boolean, number or date: write "{text}" for the text'
-    if ":" in text:
-        return "no sexagesimal numbers: write 90m or 5400"
-    if re.search(r"nan|inf", text, re.IGNORECASE):
-        return "it must be finite"
-    return "write a plain decimal number"

@@ -13,9 +13,10 @@ from typing import Any
 
 import yaml
 
-from runner.recipe.node import Doubtful, Entry, Node, Position
-from runner.recipe.problems import Problem, RecipeErrors
+from runner.recipe.node import Doubtful, Entry, Node, Position, Unknown
+from runner.recipe.problems import Problem
 from runner.recipe.scalars import UnsetVariable, expand, read_plain
+from runner.recipe.text import decode, fatal, syntax_error
 
 LARGEST_FILE = 1 << 20
 DEEPEST = 40
@@ -44,7 +45,7 @@ def read_file(
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE + 1)
     except OSError as error:
-        raise _fatal("Y100", name, 0, 0, f"cannot be read: {error.strerror}", "check the path") from None
+        raise fatal("Y100", name, 0, 0, f"cannot be read: {error.strerror}", "check the path") from None
     return read_bytes(data, name, environment)
 
 
@@ -53,65 +54,10 @@ def read_bytes(
 ) -> tuple[Node, list[Problem]]:
     """`read_file` for bytes at hand."""
     if len(data) > LARGEST_FILE:
-        raise _fatal("Y108", name, 0, 0, f"is larger than {LARGEST_FILE} bytes, which no recipe is")
-    text = _decode(data, name)
+        raise fatal("Y108", name, 0, 0, f"is larger than {LARGEST_FILE} bytes, which no recipe is")
+    text = decode(data, name)
     composer = _Composer(text, name, environment)
     return composer.document(), composer.problems
-
-
-def _decode(data: bytes, name: str) -> str:
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _fatal("Y101", name, 1, 1, "is UTF-16; a recipe is UTF-8", "save it as UTF-8")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start].decode("utf-8", "replace")
-        line, column = _place(before)
-        raise _fatal(
-            "Y101",
-            name,
-            line,
-            column,
-            f"byte 0x{data[error.start]:02x} is not UTF-8",
-            "save the file as UTF-8",
-        ) from None
-    for index, character in enumerate(text):
-        if _unprintable(character):
-            line, column = _place(text[:index])
-            raise _fatal(
-                "Y102",
-                name,
-                line,
-                column,
-                f"character U+{ord(character):04X} is not allowed in YAML",
-                "delete it",
-            )
-    return text
-
-
-def _unprintable(character: str) -> bool:
-    if " " <= character <= "~" or character in "\n\r\t":
-        return False
-    code = ord(character)
-    return (code < 0xA0 and code != 0x85) or code in (0xFEFF, 0xFFFE, 0xFFFF)
-
-
-def _place(before: str) -> tuple[int, int]:
-    lines = before.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return len(lines), len(lines[-1]) + 1
-
-
-def _fatal(
-    code: str,
-    name: str,
-    line: int,
-    column: int,
-    message: str,
-    hint: str | None = None,
-    expected: str | None = None,
-) -> RecipeErrors:
-    at = Position(name, line, column, line, column)
-    return RecipeErrors([Problem(code, at, "", message, expected=expected, hint=hint)])
 
 
 class _Composer:
@@ -130,22 +76,22 @@ class _Composer:
         try:
             return self._document()
         except yaml.MarkedYAMLError as error:
-            raise self._syntax(error) from None
+            raise syntax_error(error, self.text, self.name) from None
         except yaml.reader.ReaderError as error:
-            raise _fatal("Y102", self.name, 0, 0, f"cannot be read as YAML: {error.reason}") from None
+            raise fatal("Y102", self.name, 0, 0, f"cannot be read as YAML: {error.reason}") from None
         finally:
             self.loader.dispose()
 
     def _document(self) -> Node:
         self._next()  # stream start
         if self.loader.check_event(yaml.StreamEndEvent):
-            raise _fatal("Y103", self.name, 1, 1, "is empty", expected=_TOP)
+            raise fatal("Y103", self.name, 1, 1, "is empty", expected=_TOP)
         self._next()  # document start
         root = self._node(0)
         self._next()  # document end
         if not self.loader.check_event(yaml.StreamEndEvent):
             at = self._at(self.loader.peek_event())
-            raise _fatal(
+            raise fatal(
                 "Y104",
                 self.name,
                 at.line,
@@ -154,10 +100,10 @@ class _Composer:
                 "keep one, without `---` inside",
             )
         if root.value is None:
-            raise _fatal("Y103", self.name, 1, 1, "is empty", expected=_TOP)
+            raise fatal("Y103", self.name, 1, 1, "is empty", expected=_TOP)
         if not isinstance(root.value, dict):
             kind = "a list" if isinstance(root.value, list) else "a single value"
-            raise _fatal(
+            raise fatal(
                 "Y105", self.name, root.at.line, root.at.column, f"holds {kind} at the top", expected=_TOP
             )
         return root
@@ -173,15 +119,15 @@ class _Composer:
         event = self._next()
         at = self._at(event)
         if depth > DEEPEST:
-            raise _fatal("Y107", self.name, at.line, at.column, f"is nested deeper than {DEEPEST} levels")
+            raise fatal("Y107", self.name, at.line, at.column, f"is nested deeper than {DEEPEST} levels")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
-                raise _fatal(
+                raise fatal(
                     "Y106", self.name, at.line, at.column, f"`*{event.anchor}` names no anchor before it"
                 )
             node = self.anchors[event.anchor]
             if node is None:
-                raise _fatal("Y106", self.name, at.line, at.column, f"`*{event.anchor}` contains itself")
+                raise fatal("Y106", self.name, at.line, at.column, f"`*{event.anchor}` contains itself")
             return Node(node.value, at, node.raw, node.size, node.replaces)
         if event.anchor is not None:
             self.anchors[event.anchor] = None
@@ -194,7 +140,7 @@ class _Composer:
             node = self._mapping(at, depth)
         node.replaces = replaces
         if node.size > MOST_VALUES:
-            raise _fatal("Y108", self.name, at.line, at.column, f"holds more than {MOST_VALUES} values")
+            raise fatal("Y108", self.name, at.line, at.column, f"holds more than {MOST_VALUES} values")
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         return node
@@ -243,7 +189,7 @@ class _Composer:
             items.append(self._node(depth + 1))
             size += items[-1].size
             if size > MOST_VALUES:
-                raise _fatal("Y108", self.name, at.line, at.column, f"holds more than {MOST_VALUES} values")
+                raise fatal("Y108", self.name, at.line, at.column, f"holds more than {MOST_VALUES} values")
         self._next()
         return Node(items, at, size=size)
 
@@ -256,7 +202,7 @@ class _Composer:
             node = self._node(depth + 1)
             size += node.size
             if size > MOST_VALUES:
-                raise _fatal("Y108", self.name, at.line, at.column, f"holds more than {MOST_VALUES} values")
+                raise fatal("Y108", self.name, at.line, at.column, f"holds more than {MOST_VALUES} values")
             if key is None:
                 self._merge(node, key_at, merged)
             elif key in entries:
@@ -287,7 +233,7 @@ class _Composer:
             return event.value, node.at  # `no:` or `8:` is the text it is written as
         if isinstance(node.value, str):
             return str(node.value), node.at
-        raise _fatal(
+        raise fatal(
             "Y113",
             self.name,
             node.at.line,
@@ -306,30 +252,3 @@ class _Composer:
         for source in sources:
             for key, entry in source.value.items():
                 merged.setdefault(key, entry)
-
-    def _syntax(self, error: yaml.MarkedYAMLError) -> RecipeErrors:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        lines = self.text.splitlines()
-        written = lines[line - 1] if 0 < line <= len(lines) else ""
-        message = f"is not valid YAML: {error.problem or error.context}"
-        hint = None
-        indent = written[: len(written) - len(written.lstrip())]
-        if "\t" in indent:
-            column = indent.index("\t") + 1
-            message, hint = "a tab is used for indentation", "indent with spaces"
-        elif "\t" in written and "cannot start any token" in str(error.problem):
-            message, hint = "a tab stands where YAML allows only spaces", "use spaces"
-        elif any(quote in written for quote in "“”‘’"):
-            hint = "curly quotes are not YAML quotes: use ' or \""
-        elif "${" in written and ("{" in written.replace("${", "")):
-            hint = "quote a ${VAR} inside { }"
-        elif "mapping values are not allowed" in str(error.problem):
-            hint = "quote text that contains `: `, or check the indentation"
-        return _fatal("Y106", self.name, line, column, message, hint)
-
-
-class Unknown(Doubtful):
-    """A value that is not known because its variable is unset; reported once already."""
-
-    __slots__ = ()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
 from runner.recipe.estimate import compute_width, shards
 from runner.recipe.shape import BYTES_VOCABULARY
+from runner.recipe.words import close_matches
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
@@ -74,7 +74,7 @@ def wrapped_modules_exist(recipe: Recipe, report: Report) -> None:
     known = _MODULES[shape.model_type]
     for index, name in enumerate(names):
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            near = close_matches(name, known, cutoff=0.4)
             report.add(
                 f"sharding.wrap.modules[{index}]",
                 f"a {shape.model_type} model has no module of class {name}",

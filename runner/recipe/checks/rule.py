@@ -7,8 +7,7 @@ docs/rules.md, and a test that breaks exactly it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.recipe.facts import Facts
 from runner.recipe.node import Node, Path, find, locate
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 Check = Callable[["Recipe", "Report"], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One numbered rule."""
 
     code: str
@@ -44,14 +42,16 @@ def rule(code: str, severity: Severity = "error") -> Callable[[Check], Check]:
     return register
 
 
-@dataclass(slots=True)
 class Report:
     """Where the running rule says what it found."""
 
-    root: Node
-    rule: Rule
-    facts: Facts
-    problems: list[Problem] = field(default_factory=list)
+    __slots__ = ("facts", "problems", "root", "rule")
+
+    def __init__(self, root: Node, rule: Rule, facts: Facts) -> None:
+        self.root = root
+        self.rule = rule
+        self.facts = facts
+        self.problems: list[Problem] = []
 
     def add(
         self,

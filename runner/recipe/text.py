@@ -1,0 +1,79 @@
+"""From bytes to text that is YAML, or the one line that says why not."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from runner.recipe.node import Position
+from runner.recipe.problems import Problem, RecipeErrors
+
+_UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+
+
+def decode(data: bytes, name: str) -> str:
+    """The text of a file: UTF-8, with or without a byte-order mark, of characters that YAML allows."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise fatal("Y101", name, 1, 1, "is UTF-16; a recipe is UTF-8", "save it as UTF-8")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8", "replace")
+        line, column = _place(before)
+        raise fatal(
+            "Y101",
+            name,
+            line,
+            column,
+            f"byte 0x{data[error.start]:02x} is not UTF-8",
+            "save the file as UTF-8",
+        ) from None
+    odd = _UNPRINTABLE.search(text)
+    if odd:
+        line, column = _place(text[: odd.start()])
+        message = f"character U+{ord(odd[0]):04X} is not allowed in YAML"
+        raise fatal("Y102", name, line, column, message, "delete it")
+    return text
+
+
+def _place(before: str) -> tuple[int, int]:
+    lines = before.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return len(lines), len(lines[-1]) + 1
+
+
+def fatal(
+    code: str,
+    name: str,
+    line: int,
+    column: int,
+    message: str,
+    hint: str | None = None,
+    expected: str | None = None,
+) -> RecipeErrors:
+    """The one problem of a file of which nothing can be made."""
+    at = Position(name, line, column, line, column)
+    return RecipeErrors([Problem(code, at, "", message, expected=expected, hint=hint)])
+
+
+def syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> RecipeErrors:
+    """What PyYAML's parser found, in words for the person who wrote it."""
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    lines = text.splitlines()
+    written = lines[line - 1] if 0 < line <= len(lines) else ""
+    message = f"is not valid YAML: {error.problem or error.context}"
+    hint = None
+    indent = written[: len(written) - len(written.lstrip())]
+    if "\t" in indent:
+        column = indent.index("\t") + 1
+        message, hint = "a tab is used for indentation", "indent with spaces"
+    elif "\t" in written and "cannot start any token" in str(error.problem):
+        message, hint = "a tab stands where YAML allows only spaces", "use spaces"
+    elif any(quote in written for quote in "“”‘’"):
+        hint = "curly quotes are not YAML quotes: use ' or \""
+    elif "${" in written and ("{" in written.replace("${", "")):
+        hint = "quote a ${VAR} inside { }"
+    elif "mapping values are not allowed" in str(error.problem):
+        hint = "quote text that contains `: `, or check the indentation"
+    return fatal("Y106", name, line, column, message, hint)
