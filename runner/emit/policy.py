@@ -43,15 +43,18 @@ def failure_policy() -> dict[str, Any]:
     """First rule that matches decides; what none matches counts toward the limit."""
     return {
         "rules": [
-            {"action": "FailJob", "onExitCodes": _codes(*sorted(FINAL))},
+            _on_codes("FailJob", *sorted(FINAL)),
             {
                 "action": "Ignore",
                 "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
             },
-            {"action": "Ignore", "onExitCodes": _codes(ExitCode.PREEMPTED)},
+            _on_codes("Ignore", ExitCode.PREEMPTED),
         ]
     }
 
 
-def _codes(*codes: ExitCode) -> dict[str, Any]:
-    return {"containerName": CONTAINER, "operator": "In", "values": [int(code) for code in codes]}
+def _on_codes(action: str, *codes: ExitCode) -> dict[str, Any]:
+    """One rule. The empty list is for schemas up to Kubernetes 1.30, which demand the field; servers never did."""
+    values = [int(code) for code in codes]
+    on_exit = {"containerName": CONTAINER, "operator": "In", "values": values}
+    return {"action": action, "onExitCodes": on_exit, "onPodConditions": []}

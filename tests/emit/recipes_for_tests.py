@@ -27,10 +27,10 @@ _TINY: dict[str, Any] = {
 
 
 def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """`base` with `change` laid over it, mappings merged key by key; neither is altered."""
+    """`base` with `change` laid over it, mappings merged key by key (a new `source` is a new mapping)."""
     result = copy.deepcopy(base)
     for key, value in change.items():
-        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        both = isinstance(value, dict) and isinstance(result.get(key), dict) and "source" not in value
         result[key] = merged(result[key], value) if both else copy.deepcopy(value)
     return result
 

@@ -84,9 +84,9 @@ def _policy(job: dict[str, Any], wrong: Any) -> None:
             wrong(f"{path}.action", f"{action!r}: one of {', '.join(_ACTIONS)}")
         if action == "FailIndex" and "backoffLimitPerIndex" not in job["spec"]:
             wrong(f"{path}.action", "FailIndex needs backoffLimitPerIndex")
-        if len({"onExitCodes", "onPodConditions"} & rule.keys()) != 1:
+        if bool(rule.get("onExitCodes")) == bool(rule.get("onPodConditions")):
             wrong(path, "exactly one of onExitCodes and onPodConditions")
-        if "onExitCodes" in rule:
+        if rule.get("onExitCodes"):
             _codes(rule["onExitCodes"], f"{path}.onExitCodes", names, wrong)
 
 

@@ -1,79 +1,91 @@
-"""Shapes: mappings where mappings belong, texts where texts belong. A patch may have put anything anywhere."""
+"""Fields and their types, from Kubernetes' own definitions: a patch may have put anything anywhere.
+
+The table is that of the newest Kubernetes known; a field that an older server does not have yet passes here.
+"""
 
 from __future__ import annotations
 
+import difflib
+import json
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from runner.emit.checks.walk import POD
 from runner.emit.findings import Finding
 
-_LISTS_OF_MAPPINGS = {
-    "containers", "initContainers", "volumes", "volumeMounts", "env", "envFrom", "tolerations", "imagePullSecrets",
-    "ports", "rules", "onPodConditions",
-}  # fmt: skip
-_MAPPINGS = {
-    "metadata", "spec", "template", "resources", "requests", "limits", "securityContext", "nodeSelector", "selector",
-    "affinity", "podFailurePolicy", "onExitCodes", "capabilities", "labels", "annotations", "emptyDir",
-}  # fmt: skip
-_TEXTS = {"labels", "annotations", "nodeSelector", "data", "matchLabels"}
-_INTEGERS = {
-    "completions", "parallelism", "backoffLimit", "backoffLimitPerIndex", "maxFailedIndexes", "activeDeadlineSeconds",
-    "ttlSecondsAfterFinished", "terminationGracePeriodSeconds", "containerPort", "runAsUser", "runAsGroup", "fsGroup",
-}  # fmt: skip
-_BOOLEANS = {
-    "automountServiceAccountToken", "hostNetwork", "hostPID", "hostIPC", "privileged", "readOnly", "runAsNonRoot",
-    "allowPrivilegeEscalation", "readOnlyRootFilesystem", "publishNotReadyAddresses", "immutable", "suspend",
-    "manualSelector", "enableServiceLinks",
-}  # fmt: skip
+_TABLE = Path(__file__).parents[1] / "kubernetes_fields.json"
+_SIMPLE: dict[str, tuple[tuple[type, ...], str]] = {
+    "s": ((str,), "a text: quote it"),
+    "i": ((int,), "an integer"),
+    "n": ((int, float), "a number"),
+    "b": ((bool,), "true or false"),
+    "q": ((int, float, str), "a quantity"),
+}
+
+
+@cache
+def _types() -> dict[str, dict[str, str]]:
+    return json.loads(_TABLE.read_text(encoding="utf-8"))["types"]
 
 
 def check(item: dict[str, Any]) -> list[Finding]:
-    """What is not of the kind that its name promises, at any depth."""
+    """Unknown fields, and values that are not of their field's type, at any depth."""
     kind = str(item.get("kind"))
+    if kind not in _types():
+        return [Finding(kind, "not a kind that is emitted here")]
     findings: list[Finding] = []
-    _walk(item, kind, findings)
-    if findings or kind != "Job":
+    _value(item, kind, kind, findings)
+    if findings:
         return findings
-    template = item.get("spec", {}).get("template", {})
-    if not template.get("spec", {}).get("containers"):
-        findings.append(Finding(f"{POD}.containers", "no container is left"))
+    if not isinstance(item.get("metadata"), dict):
+        findings.append(Finding(f"{kind}.metadata", "missing"))
+    if kind == "Job":
+        spec = ((item.get("spec") or {}).get("template") or {}).get("spec") or {}
+        if not spec.get("containers"):
+            findings.append(Finding(f"{POD}.containers", "no container is left"))
+    elif kind in ("Service", "PersistentVolume", "PersistentVolumeClaim") and not item.get("spec"):
+        findings.append(Finding(f"{kind}.spec", "missing"))
     return findings
 
 
-def _walk(value: Any, path: str, findings: list[Finding]) -> None:
-    if isinstance(value, list):
-        for index, below in enumerate(value):
-            _walk(below, f"{path}[{index}]", findings)
+def _value(value: Any, kind: str, path: str, findings: list[Finding]) -> None:
+    """Compare a value with its type as the table writes it."""
+    if value is None or kind == "?":
+        return
+    if kind[0] == "[":
+        if not isinstance(value, list):
+            findings.append(Finding(path, f"{_shown(value)} is not a list"))
+            return
+        for index, item in enumerate(value):
+            if item is None:
+                findings.append(Finding(f"{path}[{index}]", "an empty item"))
+            _value(item, kind[1:], f"{path}[{index}]", findings)
+        return
+    if kind in _SIMPLE:
+        types, expected = _SIMPLE[kind]
+        if not isinstance(value, types) or (isinstance(value, bool) and kind != "b"):
+            findings.append(Finding(path, f"{_shown(value)} is not {expected}"))
         return
     if not isinstance(value, dict):
+        findings.append(Finding(path, f"{_shown(value)} is not a mapping"))
         return
-    for key, below in value.items():
+    if kind[0] == "{":
+        for key, item in value.items():
+            if item is None:
+                findings.append(Finding(f"{path}.{key}", "an empty value"))
+            _value(item, kind[1:], f"{path}.{key}", findings)
+        return
+    fields = _types()[kind]
+    for key, item in value.items():
         where = f"{path}.{key}"
-        expected = _expected(path, str(key), below)
-        if expected is not None:
-            findings.append(Finding(where, f"{below!r} is not {expected}"))
-        elif key in _TEXTS and isinstance(below, dict):
-            findings += [
-                Finding(f"{where}.{name}", f"{text!r} is not a text: quote it")
-                for name, text in below.items()
-                if not isinstance(text, str)
-            ]
+        if key in fields:
+            _value(item, fields[key], where, findings)
         else:
-            _walk(below, where, findings)
+            near = difflib.get_close_matches(str(key), fields, n=1)
+            findings.append(Finding(where, "no such field" + (f"; did you mean {near[0]}?" if near else "")))
 
 
-def _expected(path: str, key: str, value: Any) -> str | None:
-    """What belongs here, where `value` is something else."""
-    in_env = ".env[" in path.rsplit(".", 1)[-1] or path.rsplit(".", 1)[-1].startswith("env[")
-    if in_env and key in ("name", "value"):
-        return None if isinstance(value, str) else "a text: quote it"
-    if key in _LISTS_OF_MAPPINGS:
-        good = isinstance(value, list) and all(isinstance(item, dict) for item in value)
-        return None if good else "a list of mappings"
-    if key in _MAPPINGS:
-        return None if isinstance(value, dict) else "a mapping"
-    if key in _INTEGERS:
-        return None if isinstance(value, int) and not isinstance(value, bool) else "an integer"
-    if key in _BOOLEANS:
-        return None if isinstance(value, bool) else "true or false"
-    return None
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
