@@ -1,4 +1,4 @@
-"""Whatever a valid recipe says of its cluster, its manifest passes strict schemas of every version and the own checks."""
+"""Whatever a valid recipe says of its cluster: its manifest passes the own checks and every version's strict schema."""
 
 from __future__ import annotations
 
