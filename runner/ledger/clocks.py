@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from runner.ledger.codec import Stamp
+from runner.ledger.codec import Stamp, job_life
 from runner.ledger.events import ClockSynced, Event, StepEnded
 
 
@@ -82,7 +82,7 @@ def wall_clocks(events: Sequence[tuple[Event, Stamp]]) -> dict[str, float]:
             if pair not in synced or event.uncertainty < synced[pair].uncertainty:
                 synced[pair] = event
         elif isinstance(event, StepEnded):
-            key = (stamp.life, event.step)
+            key = (job_life(stamp.life), event.step)
             ends[stamp.node][key] = max(stamp.m, ends[stamp.node].get(key, stamp.m))
     wall = {node: statistics.median(values) for node, values in own.items()}
     if len(wall) < 2:

@@ -50,8 +50,13 @@ class Record:
     @property
     def life(self) -> str:
         """The life of the job that it belongs to: the same text on all ranks."""
-        life, _, rank = self.stamp.life.rpartition("/")
-        return life if life and rank.isdigit() else self.stamp.life
+        return job_life(self.stamp.life)
+
+
+def job_life(text: str) -> str:
+    """The part of a stamp's `life` that is the same on all ranks: `attempt` of `attempt/rank`."""
+    life, _, rank = text.rpartition("/")
+    return life if life and rank.isdigit() else text
 
 
 def encode(event: Event, stamp: Stamp) -> bytes:

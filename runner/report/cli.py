@@ -76,7 +76,7 @@ def _report(arguments: argparse.Namespace) -> None:
         data = [run_json(view) for view in views]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=1))
         return
-    print(render_ledger(views[0].ledger) if len(views) == 1 else _side_by_side(views))
+    print(render_ledger(views[0].ledger) if len(views) == 1 else side_by_side(views))
     if arguments.text:
         return
     if find_spec("matplotlib") is None:
@@ -90,7 +90,8 @@ def _report(arguments: argparse.Namespace) -> None:
     print(f"\nreport: {write_report(views, out, refresh=refresh)}")
 
 
-def _side_by_side(views: Sequence[RunView]) -> str:
+def side_by_side(views: Sequence[RunView]) -> str:
+    """The comparison as text."""
     rows = [
         (
             view.name,
@@ -123,8 +124,15 @@ def _side_by_side(views: Sequence[RunView]) -> str:
     return table(header, rows)
 
 
-def write_report(views: Sequence[RunView], out: Path, *, refresh: int = 0) -> Path:
-    """Write page, figures (SVG, PNG) and tables (CSV, JSON) to `out`; returns the page's path. Needs matplotlib."""
+def write_report(
+    views: Sequence[RunView], out: Path, *, refresh: int = 0, pages: Sequence[str] | None = None
+) -> Path:
+    """Write page, figures (SVG, PNG) and tables (CSV, JSON) to `out`; returns the page's path. Needs matplotlib.
+
+    Args:
+        refresh: seconds after which a browser loads a run's page again; 0: never.
+        pages: of several runs, the address of each one's own page, relative to `out`.
+    """
     from runner.report.compare import COLUMNS, comparison_figures, comparison_rows
     from runner.report.figures import figures_of
     from runner.report.page import comparison_page, run_page
@@ -152,7 +160,7 @@ def write_report(views: Sequence[RunView], out: Path, *, refresh: int = 0) -> Pa
         files = {
             "comparison.json": json.dumps([run_json(view) for view in views], indent=1),
             "comparison.csv": table_csv(COLUMNS, rows),
-            "index.html": comparison_page(views, svgs, now=now),
+            "index.html": comparison_page(views, svgs, now=now, pages=pages),
         }
     for name, text in files.items():
         _replace(out / name, text.encode())

@@ -64,16 +64,22 @@ def run_page(view: RunView, svgs: Mapping[str, str], *, now: datetime, refresh: 
     return page(f"Run {view.name}", lead, sections, head=_cards(view), refresh=refresh)
 
 
-def comparison_page(views: Sequence[RunView], svgs: Mapping[str, str], *, now: datetime) -> str:
-    """The page of several runs."""
+def comparison_page(
+    views: Sequence[RunView], svgs: Mapping[str, str], *, now: datetime, pages: Sequence[str] | None = None
+) -> str:
+    """The page of several runs; `pages` are the addresses of their own pages."""
     rows = comparison_rows(views)
-    sections = [("table", "Runs", html_table(COLUMNS, rows, text=("layer", "saves")))]
-    names = {
+    names = [escape(view.name) for view in views]
+    if pages is not None:
+        names = [f'<a href="{escape(at)}">{name}</a>' for name, at in zip(names, pages, strict=True)]
+    shown = [(name, *row[1:]) for name, row in zip(names, rows, strict=True)]
+    sections = [("table", "Runs", html_table(COLUMNS, shown, text=("layer", "saves"), raw_first=True))]
+    headings = {
         "layers": "Recovery layers",
         "efficiency_by_interval": "Efficiency by save interval",
         "efficiency_by_scale": "Efficiency by scale",
     }
-    for name, heading in names.items():
+    for name, heading in headings.items():
         if name in svgs:
             sections.append((name.replace("_", "-"), heading, drawing(name, svgs[name], CAPTIONS[name])))
     sections.append(("published", "Published values", _published()))

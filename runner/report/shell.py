@@ -19,7 +19,8 @@ section { scroll-margin-top: 30px; }
 nav { position: sticky; top: 0; background: #fffffff2;
   border-bottom: 1px solid var(--line); padding: 9px 0; z-index: 1; }
 nav a { color: var(--accent); text-decoration: none; margin-right: 18px; font-size: 14px; }
-nav a:hover, .files a:hover { text-decoration: underline; }
+td a { color: var(--accent); text-decoration: none; }
+nav a:hover, .files a:hover, td a:hover { text-decoration: underline; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 12px; margin: 20px 0 8px; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 14px; }
 .card b { display: block; font-size: 23px; line-height: 1.25; font-weight: 600; font-variant-numeric: tabular-nums; }

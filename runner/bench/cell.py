@@ -1,0 +1,202 @@
+"""Runs one cell of a suite in a folder of its own, and remembers how that went.
+
+<out>/<cell>/recipe.yaml   the recipe of the cell; `nvrx-run` takes it by itself, too
+             run/          the run's folder
+             log.txt       what the run printed
+             cell.json     how it went; written when the cell is done
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.bench.kubelet import next_backoff, peers_end_at
+from runner.bench.suite import Cell, Suite
+from runner.errors import FINAL, InputError
+from runner.report.view import LABEL_FILE
+
+GRACE = 60.0
+"""Seconds that a run gets to stop by itself before it is killed."""
+
+
+@dataclass
+class CellResult:
+    """How a cell went.
+
+    Attributes:
+        status: `done`: the run ended with exit code 0; `failed`; `skipped`.
+        exit_codes: of its commands, in order.
+        seconds: of all of them, waits between them included.
+    """
+
+    name: str
+    status: str
+    exit_codes: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    note: str = ""
+
+
+class Stopped(Exception):
+    """The user asked to stop."""
+
+
+def run_cell(
+    cell: Cell,
+    suite: Suite,
+    folder: Path,
+    *,
+    group_timeout: float,
+    say: Callable[[str], None],
+    command: Callable[[Path], list[str]] | None = None,
+) -> CellResult:
+    """Run a cell in `folder`, which is made anew.
+
+    Args:
+        group_timeout: the recipe's process-group timeout, seconds.
+        say: where progress goes.
+        command: recipe -> what runs it; `nvrx-run` by default.
+
+    Raises:
+        InputError: the folder holds something that no suite wrote.
+        Stopped: SIGINT or SIGTERM came; the cell is not done.
+    """
+    make_anew(folder)
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(cell.recipe, encoding="utf-8")
+    argv = (command or nvrx_run)(recipe)
+    result = CellResult(cell.name, "failed")
+    begun = time.monotonic()
+    deadline = begun + suite.timeout.total_seconds()
+    backoff: float | None = None
+    with (folder / "log.txt").open("ab") as log:
+        while True:
+            started = time.monotonic()
+            code = _run(argv, log, deadline)
+            ran = time.monotonic() - started
+            result.exit_codes.append(-1 if code is None else code)
+            if code is None:
+                result.note = f"stopped after {suite.timeout} (the suite's timeout)"
+                break
+            if code == 0:
+                result.status = "done"
+                break
+            if cell.restart == "never" or code in FINAL:
+                result.note = f"exit code {code}; see {folder / 'log.txt'}"
+                break
+            if len(result.exit_codes) > suite.max_restarts:
+                result.note = f"{suite.max_restarts} restarts are spent"
+                break
+            backoff = next_backoff(backoff, ran)
+            wait = max(0.0, peers_end_at(folder / "run", group_timeout) - time.time()) + backoff
+            say(
+                f"  exit code {code}; back-off {backoff:.0f} s after the peers' timeout: starts again in {wait:.0f} s"
+            )
+            if time.monotonic() + wait > deadline:
+                result.note = f"the next restart would exceed {suite.timeout} (the suite's timeout)"
+                break
+            _sleep(wait)
+    result.seconds = time.monotonic() - begun
+    if result.status == "done" and not suite.keep_checkpoints:
+        shutil.rmtree(folder / "run" / "checkpoints", ignore_errors=True)
+    save_result(folder, cell, result, argv)
+    return result
+
+
+def nvrx_run(recipe: Path) -> list[str]:
+    """The command of a cell."""
+    script = Path(sys.executable).with_name("nvrx-run")
+    if not script.is_file():
+        raise InputError(
+            f"{script} is not there; nvrx-bench must run from the environment that nvrx-run is in"
+        )
+    return [str(script), str(recipe.resolve())]
+
+
+def make_anew(folder: Path) -> None:
+    """An empty folder; what an earlier attempt at the cell left is removed.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    if folder.exists():
+        strange = sorted(
+            {path.name for path in folder.iterdir()} - {"recipe.yaml", "run", "log.txt", LABEL_FILE}
+        )
+        if strange:
+            raise InputError(
+                f"{folder}: holds {', '.join(strange)}, which is no cell's; move it, or choose another --out"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+
+
+def save_result(folder: Path, cell: Cell, result: CellResult, argv: list[str]) -> None:
+    """Write `cell.json`: the mark that the cell is done, and what the report calls it."""
+    data: dict[str, Any] = {
+        "name": cell.name,
+        "experiment": cell.experiment,
+        "baseline": "kubernetes" if cell.restart == "kubernetes" else None,
+        "status": result.status,
+        "exit_codes": result.exit_codes,
+        "seconds": round(result.seconds, 3),
+        "note": result.note,
+        "command": argv,
+        "recipe": cell.recipe,
+    }
+    partial = folder / (LABEL_FILE + ".partial")
+    partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    partial.replace(folder / LABEL_FILE)
+
+
+def finished_before(folder: Path, cell: Cell) -> CellResult | None:
+    """The result of a cell that an earlier call ran to its end with the same recipe; None where it must run (again)."""
+    path = folder / LABEL_FILE
+    if not path.is_file():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    if data.get("status") != "done" or data.get("recipe") != cell.recipe:
+        return None
+    return CellResult(cell.name, "done", data["exit_codes"], data["seconds"], "ran before")
+
+
+def _sleep(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(min(0.5, max(0.0, end - time.monotonic())))
+
+
+def _run(argv: list[str], log: Any, deadline: float) -> int | None:
+    """The exit code; None where the deadline came first. The run has a session of its own and is never left behind."""
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        return process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a run: SIGTERM to `nvrx-run`, which ends what it started; after a grace, SIGKILL to its session's group."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,178 @@
+"""`nvrx-bench SUITE.yaml`: runs the cells of a suite one after the other, then reports on all of them."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+
+from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
+from runner.bench.suite import Cell, Suite, cells_of, load_suite
+from runner.errors import ExitCode, InputError, RunError
+from runner.report.summary import seconds, table
+
+_EPILOG = """
+Each cell runs in a fresh folder; `nvrx-bench` called again goes on with those that are not done. The report, with the
+figures where matplotlib is installed, goes to OUT/report.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 0 where every cell was run to its end (or left out for want of GPUs), 1 where one was not."""
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        return _bench(arguments)
+    except Stopped:
+        print(
+            "nvrx-bench: stopped; the same command goes on with the cells that are not done", file=sys.stderr
+        )
+        return 128 + signal.SIGINT
+    except RunError as error:
+        for line in str(error).splitlines():
+            print(f"nvrx-bench: {line}", file=sys.stderr)
+        return int(error.exit_code)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nvrx-bench",
+        description="Run a matrix of a recipe on this machine and report on it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", type=Path, metavar="SUITE.yaml")
+    parser.add_argument("--out", type=Path, help="folder of the results (default: bench/<name of the suite>)")
+    parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="only cells whose name matches, e.g. 'saves-*'"
+    )
+    parser.add_argument("--list", action="store_true", help="print the cells and their state, run nothing")
+    return parser
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    suite = load_suite(arguments.suite)
+    out = arguments.out or Path("bench") / suite.name
+    cells = [c for c in cells_of(suite, arguments.suite, out) if fnmatch.fnmatchcase(c.name, arguments.only)]
+    if not cells:
+        raise InputError(f"{arguments.suite}: no cell's name matches {arguments.only!r}; --list shows them")
+    group_timeouts = _check(cells, out)
+    gpus = gpu_count()
+    if arguments.list:
+        _list(cells, out, gpus)
+        return ExitCode.DONE
+    results = []
+    for number, cell in enumerate(cells, start=1):
+        result = _one(
+            cell, suite, out / cell.name, gpus, group_timeouts[cell.name], f"[{number}/{len(cells)}]"
+        )
+        results.append(result)
+    _report(results, out)
+    return ExitCode.CRASHED if any(result.status == "failed" for result in results) else ExitCode.DONE
+
+
+def _one(cell: Cell, suite: Suite, folder: Path, gpus: int, group_timeout: float, place: str) -> CellResult:
+    if cell.needs_gpus > gpus:
+        note = f"needs {cell.needs_gpus} GPUs, this machine has {gpus}"
+        print(f"{place} {cell.name}: left out: {note}", flush=True)
+        return CellResult(cell.name, "skipped", note=note)
+    before = finished_before(folder, cell)
+    if before is not None:
+        print(f"{place} {cell.name}: done before", flush=True)
+        return before
+    print(f"{place} {cell.name} ...", flush=True)
+    result = run_cell(cell, suite, folder, group_timeout=group_timeout, say=_say)
+    note = f": {result.note}" if result.note else ""
+    print(f"{place} {cell.name}: {result.status} in {result.seconds:.1f} s{note}", flush=True)
+    return result
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _check(cells: Sequence[Cell], out: Path) -> dict[str, float]:
+    """Check every cell's recipe before the first one runs; cell -> its process-group timeout, seconds."""
+    from runner.recipe import render
+    from runner.recipe.load import check_file
+
+    timeouts: dict[str, float] = {}
+    complaints = []
+    draft = out / ".check.yaml"
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        for cell in cells:
+            draft.write_text(cell.recipe, encoding="utf-8")
+            loaded, problems = check_file(draft)
+            if loaded is None:
+                errors = [problem for problem in problems if problem.severity == "error"]
+                complaints.append(f"cell {cell.name}:\n{render.text(errors, color=False)}")
+            else:
+                timeouts[cell.name] = loaded.recipe.recovery.process_group_timeout.total_seconds()
+    finally:
+        draft.unlink(missing_ok=True)
+    if complaints:
+        raise InputError("\n".join(complaints))
+    return timeouts
+
+
+def gpu_count() -> int:
+    """GPUs of this machine, as its driver counts them."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
+
+
+def _list(cells: Sequence[Cell], out: Path, gpus: int) -> None:
+    rows = []
+    for cell in cells:
+        done = finished_before(out / cell.name, cell)
+        state = (
+            "done"
+            if done
+            else "to run"
+            if cell.needs_gpus <= gpus
+            else f"left out: needs {cell.needs_gpus} GPUs"
+        )
+        rows.append((cell.name, state))
+    print(table(("cell", "state"), rows))
+
+
+def _report(results: Sequence[CellResult], out: Path) -> None:
+    from runner.report.cli import side_by_side, write_report
+    from runner.report.view import view_run
+
+    print()
+    print(table(("cell", "status", "commands", "time"), [
+        (r.name, r.status, str(len(r.exit_codes)), seconds(r.seconds * 1e9)) for r in results
+    ]))  # fmt: skip
+    views = [view_run(out / result.name / "run") for result in results if result.status == "done"]
+    if not views:
+        return
+    print()
+    print(side_by_side(views))
+    if find_spec("matplotlib") is None:
+        print("\nthe page and figures need matplotlib: pip install 'nvrx-run[report]'")
+        return
+    for view in views:
+        write_report([view], out / "report" / view.name)
+    print(
+        f"\nreport: {write_report(views, out / 'report', pages=[f'{view.name}/index.html' for view in views])}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

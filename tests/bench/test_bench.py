@@ -1,0 +1,266 @@
+"""`nvrx-bench`: suites, cells, and the imitated kubelet, with real processes that write real ledgers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.bench import kubelet
+from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
+from runner.bench.cli import main
+from runner.bench.suite import Cell, Replace, Suite, cells_of, lay_over, load_suite
+from runner.errors import InputError
+from runner.ledger.goodput import account
+from runner.ledger.history import NS
+from runner.ledger.reader import read_run
+from runner.recipe.load import check_file
+from runner.report.view import view_run
+
+SUITES = Path(__file__).parents[2] / "recipes" / "suites"
+
+# Stands in for `nvrx-run`: counts its starts, trains two steps a start on one "rank", and crashes until the third.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from runner.ledger.events import *
+from runner.ledger.writer import LedgerWriter
+folder = Path(sys.argv[1]).parent / "run"
+crashes = int(sys.argv[2])
+folder.mkdir(exist_ok=True)
+start = len(list(folder.glob("start-*")))
+(folder / f"start-{start}").touch()
+launcher, rank = LedgerWriter(folder, rank=-1, life="l"), LedgerWriter(folder, rank=0, life=str(start))
+launcher.record(LaunchStarted(["x"], "none", {}))
+rank.record(LifeStarted(1, 0, time.time(), False))
+rank.record(Loaded(2 * start, "fresh" if start == 0 else "storage", 0.0))
+for step in (2 * start + 1, 2 * start + 2):
+    time.sleep(0.02)
+    rank.record(StepEnded(step, 0.02, 0.0, 10, 1.0, 0.1, None))
+bad = start < crashes
+rank.record(LifeEnded("error" if bad else "finished"))
+launcher.record(LaunchEnded(int(bad)))
+sys.exit(int(bad))
+"""
+
+
+def suite(**changes: object) -> Suite:
+    data = {
+        "name": "s",
+        "recipe": "r.yaml",
+        "experiments": [{"name": "e", "axes": {"a": {"v": {}}}}],
+        **changes,
+    }
+    return Suite.model_validate(data)
+
+
+def cell(restart: str = "never") -> Cell:
+    return Cell(name="e-v", experiment="e", recipe="# a recipe\n", restart=restart, needs_gpus=0)  # type: ignore[arg-type]
+
+
+def program(crashes: int) -> object:
+    return lambda recipe: [sys.executable, "-c", PROGRAM, str(recipe), str(crashes)]
+
+
+def run(
+    folder: Path, crashes: int, *, restart: str = "kubernetes", timeout: float = 0.3, **changes: object
+) -> CellResult:
+    return run_cell(
+        cell(restart),
+        suite(**changes),
+        folder,
+        group_timeout=timeout,
+        say=lambda text: None,
+        command=program(crashes),
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", sorted(SUITES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_cell_of_every_shipped_suite_is_a_valid_recipe(path: Path, tmp_path: Path) -> None:
+    cells = cells_of(load_suite(path), path, tmp_path)
+    assert len(cells) >= 4
+    for one in cells:
+        recipe = tmp_path / f"{one.name}.yaml"
+        recipe.write_text(one.recipe)
+        loaded, problems = check_file(recipe)
+        assert loaded is not None, (one.name, [problem.message for problem in problems])
+        assert loaded.recipe.name == one.name
+        assert loaded.recipe.output.folder == str(tmp_path / one.name / "run")
+
+
+def test_the_fault_suites_give_every_layer_the_same_faults(tmp_path: Path) -> None:
+    for name, experiment in (("article-faults", "layer"), ("laptop", "faults")):
+        path = SUITES / f"{name}.yaml"
+        seen = set()
+        for one in cells_of(load_suite(path), path, tmp_path):
+            if one.experiment == experiment:
+                recipe = tmp_path / "recipe.yaml"
+                recipe.write_text(one.recipe)
+                loaded, _ = check_file(recipe)
+                assert loaded is not None
+                seen.add(repr(loaded.recipe.faults))
+        assert len(seen) == 1
+
+
+def test_the_article_suite_is_the_articles_experiment(tmp_path: Path) -> None:
+    path = SUITES / "article-faults.yaml"
+    cells = {one.name: one for one in cells_of(load_suite(path), path, tmp_path)}
+    (tmp_path / "r.yaml").write_text(cells["layer-kubernetes"].recipe)
+    loaded, _ = check_file(tmp_path / "r.yaml")
+    assert loaded is not None
+    recipe = loaded.recipe
+    assert (recipe.training.steps, recipe.checkpoint.every) == (2000, 500)
+    assert (recipe.faults.count, recipe.faults.seed, recipe.faults.types) == (5, 42, ("exception", "hang"))
+    assert recipe.recovery.process_group_timeout == timedelta(seconds=60)
+    assert cells["layer-kubernetes"].restart == "kubernetes"
+
+
+def test_pieces_merge_and_replace() -> None:
+    below = {"a": {"x": 1, "y": 2}, "b": 1}
+    assert lay_over(below, {"a": {"y": 3}}) == {"a": {"x": 1, "y": 3}, "b": 1}
+    replaced = lay_over(below, {"a": Replace({"z": 1})})
+    assert replaced["a"] == {"z": 1} and isinstance(replaced["a"], Replace)
+    assert isinstance(
+        lay_over(replaced, {"a": {"w": 2}})["a"], Replace
+    )  # it still replaces what the recipe has
+
+
+def test_all_mistakes_of_a_suite_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("name: Bad Name\nrecipe: r.yaml\nrepeat: 2\nexperiments: []\n")
+    assert main([str(path)]) == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in ("name:", "repeat:", "experiments:")) and "Traceback" not in error
+
+
+def test_no_cell_runs_where_one_is_no_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        f"name: s\nrecipe: {SUITES.parent / 'quickstart.yaml'}\nexperiments:\n"
+        "  - name: e\n    axes: {a: {good: {}, bad: {training: {stepz: 3}}}}\n"
+    )
+    assert main([str(path), "--out", str(tmp_path / "out")]) == 2
+    assert "stepz" in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_two_cells_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("{}")
+    twice = suite(
+        experiments=[{"name": "e", "axes": {"a": {"v": {}}}}, {"name": "e", "axes": {"b": {"v": {}}}}]
+    )
+    with pytest.raises(InputError, match="two cells are called e-v"):
+        cells_of(twice, tmp_path / "s.yaml", tmp_path)
+
+
+def test_the_back_off_is_the_kubelets() -> None:
+    waits = []
+    last = None
+    for _ in range(8):
+        last = kubelet.next_backoff(last, ran=30)
+        waits.append(last)
+    assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
+    assert kubelet.next_backoff(300, ran=601) == 10
+
+
+def test_a_crashed_cell_is_restarted_as_a_kubelet_does_until_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet, "FIRST_BACKOFF", 0.2)
+    result = run(tmp_path / "cell", crashes=2, timeout=0.5)
+    assert (result.status, result.exit_codes) == ("done", [1, 1, 0])
+    goodput, _, _ = account(read_run(tmp_path / "cell" / "run").records)
+    assert goodput.useful_steps == 6 and goodput.restarts == {"command": 2}
+    # each restart waited for the peers' timeout and the back-off: 0.5 + 0.2, then 0.5 + 0.4
+    assert goodput.split["idle"] > 1.3 * NS
+    view = view_run(tmp_path / "cell" / "run")
+    assert (view.name, view.layer) == ("e-v", "kubernetes")
+
+
+def test_a_cell_without_restarts_fails_with_its_exit_code_and_log(tmp_path: Path) -> None:
+    result = run(tmp_path / "cell", crashes=1, restart="never")
+    assert (result.status, result.exit_codes) == ("failed", [1])
+    assert "exit code 1" in result.note and "log.txt" in result.note
+
+
+def test_restarts_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubelet, "FIRST_BACKOFF", 0.01)
+    result = run(tmp_path / "cell", crashes=99, timeout=0.0, max_restarts=2)
+    assert (result.status, len(result.exit_codes)) == ("failed", 3) and "restarts are spent" in result.note
+
+
+def test_a_cell_over_its_time_is_stopped_with_all_it_started(tmp_path: Path) -> None:
+    code = (
+        "import os, subprocess, sys, time; child = subprocess.Popen(['sleep', '60'])\n"
+        f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "import signal; signal.signal(signal.SIGTERM, lambda *a: (child.kill(), sys.exit(1)))\ntime.sleep(60)\n"
+    )
+    result = run_cell(
+        cell(), suite(timeout="1s"), tmp_path / "cell", group_timeout=0, say=print,
+        command=lambda recipe: [sys.executable, "-c", code],
+    )  # fmt: skip
+    assert result.status == "failed" and "timeout" in result.note
+    for pid in (tmp_path / "pids").read_text().split():
+        stat = Path(f"/proc/{pid}/stat")
+        assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
+def test_a_stopped_bench_leaves_no_run_behind_and_the_cell_is_not_done(tmp_path: Path) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise Stopped
+
+    code = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    old = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 1.5)
+    try:
+        with pytest.raises(Stopped):
+            run_cell(
+                cell(), suite(), tmp_path / "cell", group_timeout=0, say=print,
+                command=lambda recipe: [sys.executable, "-c", code],
+            )  # fmt: skip
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert finished_before(tmp_path / "cell", cell()) is None
+
+
+def test_a_done_cell_is_not_run_again_and_one_that_was_cut_off_starts_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "cell"
+    run(folder, crashes=0)
+    assert finished_before(folder, cell()) is not None
+    changed = Cell("e-v", "e", "# another recipe\n", "never", 0)
+    assert finished_before(folder, changed) is None
+    (folder / "cell.json").unlink()  # as if it had been cut off
+    assert finished_before(folder, cell()) is None
+    time.sleep(0.01)
+    run(folder, crashes=0)
+    assert len(list((folder / "run").glob("start-*"))) == 1  # nothing of the first attempt is left
+    assert json.loads((folder / "cell.json").read_text())["exit_codes"] == [0]
+
+
+def test_a_folder_that_is_no_cell_is_never_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "cell"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match=r"thesis\.tex"):
+        run(folder, crashes=0)
+    assert (folder / "thesis.tex").exists()
+
+
+def test_cells_that_need_more_gpus_are_left_out_aloud(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main([str(SUITES / "article-async.yaml"), "--out", str(tmp_path), "--only", "gpus-8-*", "--list"])
+        == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("needs 8 GPUs" in line or "to run" in line for line in lines) == 6
