@@ -1,0 +1,65 @@
+"""First process of an imitated pod: makes the mounts that the manifest asks for, drops every privilege, becomes the
+container's command. Runs as root in namespaces of its own; reads one JSON object from the file it is given."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+_MS_RDONLY, _MS_NOSUID, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
+_PR_SET_NO_NEW_PRIVS = 38
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """mount(2)."""
+    encoded = [text.encode() if text is not None else None for text in (source, target, kind)]
+    if _libc.mount(encoded[0], encoded[1], encoded[2], flags, data.encode() if data else None) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount {source} on {target}: {os.strerror(number)}")
+
+
+def bind(source: str, target: str, *, read_only: bool = False) -> None:
+    """A folder or file of this machine at a place in the pod."""
+    mount(source, target, None, _MS_BIND | _MS_REC)
+    if read_only:
+        mount("none", target, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+
+
+def main() -> None:
+    """Set up and become the command."""
+    pod = json.loads(Path(sys.argv[1]).read_text())
+    mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+    socket.sethostname(pod["hostname"])
+    etc = Path(pod["scratch"]) / "etc"
+    mount("tmpfs", pod["scratch"], "tmpfs", 0)
+    for name in ("upper", "work"):
+        (etc / name).mkdir(parents=True)
+    layers = f"lowerdir=/etc,upperdir={etc}/upper,workdir={etc}/work"
+    mount("overlay", "/etc", "overlay", 0, layers)  # a place for /etc/nvrx that this machine need not have
+    bind(pod["hosts"], "/etc/hosts")
+    Path("/etc/resolv.conf").unlink(missing_ok=True)
+    Path("/etc/resolv.conf").write_text("")
+    mount("tmpfs", "/mnt", "tmpfs", 0)
+    for item in pod["mounts"]:
+        target = item["target"]
+        Path(target).mkdir(parents=True, exist_ok=True)
+        if "source" in item:
+            bind(item["source"], target, read_only=item["read_only"])
+        else:
+            mount("tmpfs", target, "tmpfs", _MS_NOSUID, f"mode=1777,size={item['size']}")
+    mount("none", "/", None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+    os.setgroups([])
+    os.setgid(pod["group"])
+    os.setuid(pod["user"])  # from root to another user: every capability is gone
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no_new_privs")
+    os.chdir(pod["folder"])
+    os.execvpe(pod["command"][0], pod["command"], pod["environment"])
+
+
+main()
