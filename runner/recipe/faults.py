@@ -20,6 +20,14 @@ FaultType = Literal[
     "nan_loss",
 ]
 
+FaultPhase = Literal[
+    "start",  # once the ranks have met, before the model is built
+    "restore",  # once the state is loaded
+    "step",  # between backward and update
+    "snapshot",  # once the snapshot of the step is taken
+    "save",  # once the save of the step has begun; asynchronous writers are still writing
+]
+
 
 class ScheduledFault(Section):
     """One fault, stated outright."""
@@ -30,6 +38,9 @@ class ScheduledFault(Section):
     """The rank it hits."""
     type: FaultType
     """What happens."""
+    phase: FaultPhase = "step"
+    """What the rank is doing at the time. `start` and `restore` come once for each life: the first one is hit,
+    whatever `step` says."""
 
 
 class FaultsSection(Section):

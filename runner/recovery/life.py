@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,14 +17,7 @@ from runner.ledger.events import FaultSeen
 from runner.recovery.meeting import Meeting
 from runner.recovery.ranks import RankFacts
 from runner.recovery.sockets import OpenSocket, shut_down, tcp_sockets
-from runner.train.ports import Ledger
-
-
-class LifeLedger(Ledger, Protocol):
-    """A ledger that is told when another life begins in the same process."""
-
-    def begin_life(self, life: str, *, rank: int | None = None) -> None:
-        """Events from now on belong to `life`, and to `rank` where that has changed."""
+from runner.train.ports import LifeLedger
 
 
 class Connections:

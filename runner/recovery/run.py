@@ -17,10 +17,9 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import inprocess_settings
 from runner.recovery.direct import run_direct
 from runner.recovery.ending import Coroner, Ending
-from runner.recovery.life import LifeLedger
 from runner.recovery.ranks import RankFacts
 from runner.recovery.setup import WorkerSetup
-from runner.train.ports import Life
+from runner.train.ports import Life, LifeLedger
 
 # What NVRx needs in the environment before the first process group (see docs/recovery.md).
 _ENVIRONMENT = {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}

@@ -16,9 +16,10 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings
 from runner.recovery.ending import Coroner, Ending
 from runner.recovery.heartbeats import Heartbeats
-from runner.recovery.life import LifeLedger, ProcessLife
+from runner.recovery.life import ProcessLife
 from runner.recovery.meeting import Meeting, meet
 from runner.recovery.ranks import RankFacts
+from runner.train.ports import LifeLedger
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,13 @@ class Ledger(Protocol):
         """Make everything recorded so far durable (fsync)."""
 
 
+class LifeLedger(Ledger, Protocol):
+    """A ledger that is told when another life begins in the same process."""
+
+    def begin_life(self, life: str, *, rank: int | None = None) -> None:
+        """Events from now on belong to `life`, and to `rank` where that has changed."""
+
+
 class Life(Protocol):
     """One execution of the training function on one rank, as the recovery layer hands it over.
 
