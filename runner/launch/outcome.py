@@ -37,6 +37,7 @@ class Outcome:
         rank: of the worker.
         step: optimiser steps that the worker had seen finished.
         attempt: the life it belongs to.
+        restart: how often its launcher had restarted the workers before.
         consequence: True where the error only follows from a fault elsewhere (a peer's connection was closed).
         traceback: the Python traceback, shown with `--verbose`.
         time: wall clock, seconds.
@@ -47,6 +48,7 @@ class Outcome:
     rank: int
     step: int
     attempt: str
+    restart: int = 0
     consequence: bool = False
     traceback: str = ""
     time: float = field(default_factory=time.time)

@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 4269155020
+CHECKSUM = 2471987271
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -144,11 +144,15 @@ TABLE: dict[str, dict[str, Any]] = {
     'NoRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
+        'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
+        'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
         'layer': (('literal', ('none',)), None),
     },
     'InprocessRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
+        'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
+        'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
         'layer': (('literal', ('inprocess',)), None),
         'inprocess': (('section', 'InprocessSettings'), ('section', 'InprocessSettings')),
     },
@@ -169,6 +173,8 @@ TABLE: dict[str, dict[str, Any]] = {
     'FtLauncherRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
+        'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
+        'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
         'layer': (('literal', ('ft_launcher',)), None),
         'ft_launcher': (('section', 'FtLauncherSettings'), ('section', 'FtLauncherSettings')),
     },
@@ -184,6 +190,8 @@ TABLE: dict[str, dict[str, Any]] = {
     'CombinedRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
+        'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
+        'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
         'layer': (('literal', ('ft_launcher+inprocess',)), None),
         'inprocess': (('section', 'InprocessSettings'), ('section', 'InprocessSettings')),
         'ft_launcher': (('section', 'FtLauncherSettings'), ('section', 'FtLauncherSettings')),
@@ -201,6 +209,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'step': (('int', 1, None, 9223372036854775807, None), None),
         'rank': (('int', 0, None, 9223372036854775807, None), None),
         'type': (('literal', ('exception', 'hang', 'native_hang', 'sigkill', 'sigstop', 'oom_kill', 'exit_0', 'exit_1', 'nan_loss')), None),
+        'phase': (('literal', ('start', 'restore', 'step', 'snapshot', 'save')), ('value', 'step')),
     },
     'ClusterSection': {
         'nodes': (('int', 1, None, 9223372036854775807, None), ('value', 1)),

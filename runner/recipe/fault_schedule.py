@@ -34,13 +34,12 @@ def fault_schedule(faults: FaultsSection, *, steps: int, world_size: int) -> tup
     other, rank 0 included. Only `random.Random.random` is used, whose sequence Python guarantees for a seed.
 
     Raises:
-        ValueError: the faults are impossible (see `fault_problems`).
+        ValueError: more faults than steps that can take one; the rules for recipes refuse that.
     """
-    problems = fault_problems(faults, steps=steps, world_size=world_size)
-    if problems:
-        raise ValueError("; ".join(message for _, message in problems))
     generator = random.Random(faults.seed)
     free = _free_steps(faults, steps)
+    if faults.count > len(free):
+        raise ValueError(f"{faults.count} faults need as many steps, and only {len(free)} can take one")
     drawn = []
     for _ in range(faults.count):
         step = free.pop(int(generator.random() * len(free)))
@@ -53,63 +52,6 @@ def fault_schedule(faults: FaultsSection, *, steps: int, world_size: int) -> tup
         for i, stated in enumerate(faults.at)
     ]
     return tuple(sorted(planned, key=lambda fault: (fault.step, fault.index)))
-
-
-def fault_problems(
-    faults: FaultsSection, *, steps: int, world_size: int | None
-) -> list[tuple[tuple[str | int, ...], str]]:
-    """What is impossible about the faults: (place in the recipe, message) each.
-
-    Args:
-        steps: `training.steps`.
-        world_size: number of ranks; None where it is not known yet.
-    """
-    problems: list[tuple[tuple[str | int, ...], str]] = []
-    if faults.weights is not None and len(faults.weights) != len(faults.types):
-        problems.append(
-            (
-                ("faults", "weights"),
-                f"{len(faults.weights)} weights for {len(faults.types)} types: give one weight a type",
-            )
-        )
-    if len(set(faults.types)) != len(faults.types):
-        problems.append((("faults", "types"), "a type is named twice: use `weights` to make it more likely"))
-    available = len(_free_steps(faults, steps))
-    if faults.count > available:
-        problems.append(
-            (
-                ("faults", "count"),
-                f"{faults.count} faults need as many steps, but only {available} are left of {steps} steps after "
-                f"`after_step: {faults.after_step}`: lower count or after_step, or raise training.steps",
-            )
-        )
-    for i, stated in enumerate(faults.at):
-        if stated.step > steps:
-            problems.append(
-                (
-                    ("faults", "at", i, "step"),
-                    f"step {stated.step} is after the last one (training.steps is {steps})",
-                )
-            )
-        if world_size is not None and stated.rank >= world_size:
-            problems.append(
-                (
-                    ("faults", "at", i, "rank"),
-                    f"there is no rank {stated.rank}: the run has {world_size}, counted from 0",
-                )
-            )
-        if stated.type == "nan_loss" and stated.phase != "step":
-            problems.append((("faults", "at", i, "phase"), "a NaN loss can only happen in phase `step`"))
-    if world_size == 1 and (faults.count or faults.at):
-        place = ("faults", "count") if faults.count else ("faults", "at")
-        problems.append(
-            (
-                place,
-                "faults need at least two ranks: with one, nobody is left to notice a rank that hangs or dies; "
-                "raise cluster.processes_per_node or remove the faults",
-            )
-        )
-    return problems
 
 
 def _free_steps(faults: FaultsSection, steps: int) -> list[int]:

@@ -70,6 +70,14 @@ class _Recovery(Section):
     """Timeout of collectives (the NCCL watchdog). With in-process restart it must exceed `hard_timeout`."""
     rendezvous_timeout: PositiveDuration = timedelta(minutes=15)
     """Longest wait for all nodes to meet; covers image pulls on the slowest node."""
+    stop_signals: Annotated[
+        tuple[Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"], ...], Field(strict=False, min_length=1)
+    ] = ("SIGTERM", "SIGINT", "SIGUSR1")
+    """Signals to `nvrx-run` that ask for a stop: the ranks finish the step, save and end with exit code 14. A second
+    one stops at once."""
+    stop_timeout: Duration = timedelta(minutes=5)
+    """Longest such a stop may take before the run is killed. Above one step and one save, below the grace period of
+    whatever sends the signal."""
 
 
 class NoRecovery(_Recovery):

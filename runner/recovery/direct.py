@@ -44,6 +44,7 @@ def run_direct(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | No
             group_timeout=setup.group_timeout,
             ledger=setup.ledger,
             layer=setup.layer,
+            presence=setup.presence,
         )
         life.heartbeats = heartbeats
         setup.life_started(life, iteration=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -43,6 +44,18 @@ def describe(error: BaseException) -> str:
     text = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {text[:500]}" if text else name
+
+
+_LOST_PEER = re.compile(
+    r"Connection (closed|reset) by peer|Broken pipe|Connection was likely closed|remote process exited|"
+    r"Failed to recv|Socket closed|recvValue failed|sendBytes failed",
+    re.IGNORECASE,
+)
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether a collective or the store failed because another rank's process is gone, which is that rank's fault."""
+    return isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)) is not None
 
 
 def all_stacks() -> str:
@@ -94,12 +107,14 @@ class Coroner:
         run_folder: where records and outcomes go.
         layer: name of the recovery layer.
         since: wall clock of the start of this launch; faults before it do not count as repeated.
+        restart: how often the launcher has restarted the workers.
     """
 
-    def __init__(self, run_folder: Path, layer: str, since: float) -> None:
+    def __init__(self, run_folder: Path, layer: str, since: float, restart: int = 0) -> None:
         self._folder = run_folder
         self._layer = layer
         self._since = since
+        self._restart = restart
         self._causes: list[FaultRecord] | None = (
             None  # of earlier lives, this process's and its predecessors'
         )
@@ -108,13 +123,13 @@ class Coroner:
     def exception(self, life: ProcessLife, error: BaseException) -> Ending:
         """An exception left the training function.
 
-        Errors with a final exit code end the run, and so does the same exception after the same step as the
-        fault before it: a restart cannot mend what it has just failed to mend.
+        Errors with a final exit code end the run, and so does an exception like that of the fault before it, with no
+        new step finished between the two: a restart cannot mend what it has just failed to mend.
         """
         text = "".join(traceback.format_exception(error))
         if isinstance(error, RunError) and error.exit_code in DECISIVE:
             return Ending(int(error.exit_code), str(error), final=True, traceback=text)
-        consequence = life.over
+        consequence = life.over or lost_a_peer(error)
         record = FaultRecord(
             kind="exception",
             rank=life.rank,
@@ -161,9 +176,9 @@ class Coroner:
             ]
         before = self._causes[-1] if self._causes else None
         self._causes.append(record)
-        if before is None or (before.kind, before.step) != (record.kind, record.step):
+        if before is None or before.kind != record.kind or before.signature != record.signature:
             return None
-        return before if before.signature == record.signature else None
+        return before if record.step <= before.step else None
 
     def _write(self, record: FaultRecord) -> None:
         writer = threading.Thread(target=write_record, args=(self._folder, record), name="fault-record")
@@ -190,6 +205,7 @@ class Coroner:
                 rank=rank,
                 step=step,
                 attempt=attempt,
+                restart=self._restart,
                 consequence=ending.consequence,
                 traceback=ending.traceback,
             ),

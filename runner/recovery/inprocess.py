@@ -192,6 +192,7 @@ class InprocessLayer:
             group_timeout=setup.group_timeout,
             ledger=setup.ledger,
             layer=setup.layer,
+            presence=setup.presence,
         )
         life.call = call
         life.heartbeats = heartbeats

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
+from runner.launch.presence import Presence
 from runner.ledger.events import FaultSeen
 from runner.recovery.meeting import Meeting
 from runner.recovery.ranks import RankFacts
@@ -66,6 +67,7 @@ class ProcessLife:
         group_timeout: of collectives.
         ledger: told when the life turns out to be over.
         layer: name of the recovery layer, for the ledger.
+        presence: tells the supervisor how far this rank is.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class ProcessLife:
         group_timeout: timedelta,
         ledger: LifeLedger,
         layer: str,
+        presence: Presence,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -90,6 +93,7 @@ class ProcessLife:
         self.store: Store = PrefixStore(f"{attempt}/control", connections.control)
         self.step = 0
         self.layer = layer
+        self._presence = presence
         self._connections = connections
         self._group_timeout = group_timeout
         self._ledger = ledger
@@ -112,9 +116,15 @@ class ProcessLife:
         if dist.is_initialized():
             dist.destroy_process_group()
 
+    def resumed(self, step: int) -> None:
+        """The state is that after `step`."""
+        self.step = step
+        self._presence.step(step)
+
     def heartbeat(self, step: int) -> None:
         """This rank has finished `step` and goes on."""
         self.step = step
+        self._presence.step(step)
 
     def atomic(self) -> AbstractContextManager[Any]:
         """Nothing interrupts this layer's lives but their end."""

@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
-from runner.errors import RunError
-from runner.launch.control import LAUNCHED
+from runner.errors import ExitCode, RunError
+from runner.launch.children import mark_children
+from runner.launch.control import LAUNCHED, Control
 from runner.launch.outcome import decisive_since
+from runner.launch.presence import Presence
 from runner.launch.process import started_at
+from runner.launch.terminal import take_terminal
 from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import inprocess_settings
 from runner.recovery.direct import run_direct
@@ -45,7 +48,11 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
     if verdict is not None:  # a launcher that knows nothing of it started this process once more
         log.info("nothing left to do", reason=verdict.message)
         return
-    coroner = Coroner(recipe.run_folder, recipe.recovery.layer, since)
+    take_terminal(facts.rank)
+    mark_children()
+    coroner = Coroner(recipe.run_folder, recipe.recovery.layer, since, facts.restart)
+    control = Control.from_environment()
+    presence = Presence(control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -56,6 +63,7 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
             gpus=uses_gpus(recipe),
             ledger=ledger,
             coroner=coroner,
+            presence=presence,
             process_started=started_at(os.getpid()),
         )
         ending = _run(setup, train)
@@ -63,11 +71,14 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
         ending = Ending(int(error.exit_code), str(error), final=False)
         coroner.conclude(facts.rank, ending)
     coroner.close()
+    presence.leave()
     if ending is not None:
         log.error("worker ends", rank=facts.rank, reason=ending.message, exit_code=ending.exit_code)
         if ending.traceback:
             print(ending.traceback, file=sys.stderr, flush=True)
-        raise SystemExit(ending.exit_code)
+        # Under a supervisor, which reads the outcome: a failed worker would make the launcher kill the ranks that are
+        # still leaving.
+        raise SystemExit(0 if ending.exit_code == ExitCode.PREEMPTED and control.folder else ending.exit_code)
 
 
 def _run(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch.distributed import Store
 
 from runner.errors import ExitCode
+from runner.launch.presence import Presence
 from runner.ledger.events import LifeEnded, LifeStarted
 from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings
@@ -37,6 +38,7 @@ class WorkerSetup:
     gpus: bool
     ledger: LifeLedger
     coroner: Coroner
+    presence: Presence
     process_started: float
 
     @property
@@ -70,7 +72,8 @@ class WorkerSetup:
 
     def life_started(self, life: ProcessLife, *, iteration: int) -> None:
         """Record the beginning of a life."""
-        self.ledger.begin_life(f"{life.attempt}/{life.rank}", rank=life.rank)
+        self.presence.live(life.attempt)
+        self.ledger.begin_life(life.attempt, rank=life.rank)
         self.ledger.record(
             LifeStarted(
                 world_size=life.world_size,

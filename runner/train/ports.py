@@ -77,6 +77,9 @@ class Life(Protocol):
     def join(self, device: torch.device) -> None:
         """Initialise the default process group (NCCL for cuda, gloo for cpu) in a way this layer can abort."""
 
+    def resumed(self, step: int) -> None:
+        """The state after `step` is in place. Not a heartbeat: the first step may still take long (compilation)."""
+
     def heartbeat(self, step: int) -> None:
         """Tell every layer that this rank makes progress. Call at least once a step, and in long start-up phases."""
 

@@ -53,6 +53,7 @@ class Trainer:
         parts, began = self._parts, time.monotonic()
         parts.checkpointer.attach(life, workload.state)
         step, source = parts.checkpointer.restore()
+        life.resumed(step)
         if source == "fresh" and self._factory is not None:
             self._factory.fill(workload, device)
         parts.ledger.record(Loaded(step=step, source=source, seconds=time.monotonic() - began))

@@ -77,7 +77,9 @@ def main() -> None:
         life.store.set(f"here/{life.rank}", "1")
         life.store.wait([f"here/{peer}" for peer in range(life.world_size)])
         done, total = json.loads(state.read_text()) if state.exists() else (0, 0)
+        print(os.environ.get("TINY_SAY", ""), end="\n" if "TINY_SAY" in os.environ else "", flush=True)
         dist.barrier()
+        life.resumed(done)
         for step in range(done + 1, recipe.training.steps + 1):
             fire(folder, step, life.rank)
             value = torch.tensor([float(step + life.rank), float(control.stop_requested() is not None)])

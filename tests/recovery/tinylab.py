@@ -113,15 +113,24 @@ def expected(steps: int = STEPS, ranks: int = 2) -> list[int]:
     return [steps, ranks * steps * (steps + 1) // 2 + steps * ranks * (ranks - 1) // 2]
 
 
-def tiny_starter(tmp_path: Path):
-    """Starts launches of the tiny worker in one folder; checks that no process outlives the test."""
-    scripts = tmp_path / "bin"
+def make_scripts(folder: Path) -> Path:
+    """A folder of console scripts whose worker is the tiny one."""
+    scripts = folder / "bin"
     scripts.mkdir()
     for name in ("torchrun", "ft_launcher"):
         (scripts / name).symlink_to(Path(sys.executable).parent / name)
     worker = scripts / "nvrx-worker"
-    worker.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "tiny_worker.py"} "$@"\n')
+    worker.write_text(
+        '#!/bin/sh\n[ "$1" = --fork-server ] && exit 0\n'
+        f'exec {sys.executable} {HERE / "tiny_worker.py"} "$@"\n'
+    )
     worker.chmod(0o755)
+    return scripts
+
+
+def tiny_starter(tmp_path: Path):
+    """Starts launches of the tiny worker in one folder; checks that no process outlives the test."""
+    scripts = make_scripts(tmp_path)
     runs: list[TinyRun] = []
 
     def start(layer: str, faults: str = "", environ: dict[str, str] | None = None, **changes: Any) -> TinyRun:

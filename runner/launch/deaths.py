@@ -1,0 +1,104 @@
+"""Workers that vanished without a word: who, after which step, and by which signal."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.faults.records import FaultRecord, write_record
+from runner.launch.outcome import Outcome
+from runner.launch.presence import WorkerSign
+
+_PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended
+_SAME_DEATH = 3  # a worker that dies so often after the same step is not mended by another start
+
+
+@dataclass
+class Death:
+    """One worker's end.
+
+    Attributes:
+        sign: the last that it said.
+        status: `SIGKILL`, `exit code 1`; empty while, or where, the launcher does not say.
+    """
+
+    sign: WorkerSign
+    seen: float
+    said_before: int
+    status: str = ""
+    recorded: bool = False
+
+    def __str__(self) -> str:
+        return f"rank {self.sign.rank} died" + (f" ({self.status})" if self.status else "")
+
+
+class Deaths:
+    """All deaths of one launch on this node.
+
+    Args:
+        log: what the launcher prints; it knows how its children ended.
+        run_folder: where records go.
+        layer: name of the recovery layer.
+    """
+
+    def __init__(self, log: Path, run_folder: Path, layer: str) -> None:
+        self.all: list[Death] = []
+        self._log, self._folder, self._layer = log, run_folder, layer
+
+    def add(self, sign: WorkerSign, outcomes: list[Outcome]) -> Death | None:
+        """A worker vanished. Nothing where the launcher took it down because of another one of the same start."""
+        if any(death.sign.restart == sign.restart for death in self.all) or any(
+            outcome.restart == sign.restart and outcome.exit_code and not outcome.consequence
+            for outcome in outcomes
+        ):
+            return None
+        death = Death(sign, time.time(), len(self._said(sign.local_rank)))
+        self.all.append(death)
+        return death
+
+    def settle(self, *, finally_: bool = False) -> None:
+        """Look what the launcher says about deaths that are not recorded yet, and record them."""
+        for death in self.all:
+            if death.recorded:
+                continue
+            said = self._said(death.sign.local_rank)
+            if len(said) > death.said_before:
+                death.status = _status(int(said[death.said_before]))
+            elif not finally_ and time.time() < death.seen + _PATIENCE:
+                continue
+            death.recorded = True
+            sign = death.sign
+            record = FaultRecord(
+                kind="died",
+                rank=sign.rank,
+                step=sign.step,
+                layer=self._layer,
+                attempt=sign.attempt or "none",
+                what=str(death),
+                time=death.seen,
+            )
+            write_record(self._folder, record)
+
+    def hopeless(self) -> str:
+        """Why another start is no use: the same worker, after the same step, time after time. Else nothing."""
+        last = [(death.sign.rank, death.sign.step) for death in self.all[-_SAME_DEATH:]]
+        if len(last) < _SAME_DEATH or len(set(last)) > 1:
+            return ""
+        rank, step = last[0]
+        return f"no progress: rank {rank} died {_SAME_DEATH} times in a row after step {step}"
+
+    def _said(self, local_rank: int) -> list[bytes]:
+        pattern = rb"failed \(exitcode: (-?\d+)\) local_rank: %d \(pid: \d+\)" % local_rank
+        return re.findall(pattern, self._log.read_bytes())
+
+
+def _status(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

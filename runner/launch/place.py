@@ -1,0 +1,98 @@
+"""This node's place in the run, and the launcher's command and environment that follow from it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.emit.launcher import launch_environ, launcher_argv
+from runner.errors import InputError
+from runner.launch.pod import NodePlace, pod_identity, wait_for_name
+from runner.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this node stands.
+
+    Attributes:
+        node_rank: 0 for the leader.
+        endpoint: where the launchers meet, `host:port`.
+        pod: what the cluster manager says, where there is one.
+    """
+
+    node_rank: int
+    endpoint: str | None
+    pod: NodePlace | None
+
+    def argv(self, recipe: Recipe, recipe_path: Path) -> list[str]:
+        """The launcher's command."""
+        return launcher_argv(
+            recipe,
+            recipe_path=recipe_path,
+            node_rank=self.node_rank,
+            rendezvous_endpoint=self.endpoint,
+            local_address=self.pod.address if self.pod else None,
+            run_id=self.pod.job if self.pod else None,
+            nproc=max(1, visible_gpus()),
+        )
+
+    def environment(self, recipe: Recipe) -> dict[str, str]:
+        """The launcher's environment."""
+        return launch_environ(recipe, os.environ, node_rank=self.node_rank)
+
+
+def find_place(recipe: Recipe, *, say: Callable[[str], None], stop_requested: Callable[[], bool]) -> Place:
+    """Find this node's place; on a follower, wait for the leader.
+
+    Raises:
+        InputError: the rendezvous port is taken on the leader.
+        RunError: the leader does not come.
+    """
+    cluster = recipe.cluster
+    pod = pod_identity(os.environ)
+    if pod is None:
+        if cluster.nodes == 1:
+            return Place(0, f"127.0.0.1:{_port(cluster.rendezvous_port)}", None)
+        return Place(int(os.environ.get("NODE_RANK", "0")), None, None)
+    endpoint = f"{pod.leader}:{cluster.rendezvous_port}"
+    timeout = recipe.recovery.rendezvous_timeout.total_seconds()
+    leads = pod.node_rank == 0
+    if cluster.nodes > 1:
+        port = None if leads else cluster.rendezvous_port
+        wait_for_name(pod.leader, port=port, timeout=timeout, say=say, stop_requested=stop_requested)
+    if leads and not _is_free(cluster.rendezvous_port):
+        raise InputError(
+            f"cluster.rendezvous_port: port {cluster.rendezvous_port} is taken on this node; choose another"
+        )
+    return Place(pod.node_rank, endpoint, pod)
+
+
+def _port(wanted: int) -> int:
+    """The recipe's port, or any free one where another run on this machine has it: nobody else needs to know it."""
+    if _is_free(wanted):
+        return wanted
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
+
+
+def visible_gpus() -> int:
+    """GPUs that workers will see, without importing torch."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return len([item for item in listed.split(",") if item.strip() and item.strip() != "-1"])
+    return sum(1 for path in Path("/dev").glob("nvidia[0-9]*"))

@@ -1,0 +1,109 @@
+"""The run's folder: who may use it, what is in it, and whether the run in it is done."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import TextIO
+
+from runner.errors import InputError
+from runner.launch.outcome import write_durably
+from runner.recipe.recipe import Recipe
+from runner.recipe.resolve import dump
+
+RECIPE = "recipe.yaml"
+
+
+class RunFolder:
+    """The folder of one run, locked for this node.
+
+    Args:
+        recipe: resolved: paths are absolute.
+        node_rank: nodes of a run share the folder, each with a lock of its own.
+
+    Raises:
+        InputError: the folder cannot be made or written, or another command uses it.
+    """
+
+    def __init__(self, recipe: Recipe, node_rank: int) -> None:
+        self.path = recipe.run_folder
+        self._recipe = recipe
+        self._node_rank = node_rank
+        self._lock: TextIO | None = None
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.logs.mkdir(exist_ok=True)
+            self._lock = self._locked(self.path / f".lock-node{node_rank}")
+        except OSError as error:
+            raise InputError(
+                f"output.folder: {self.path} cannot be used: {error.strerror or error}; "
+                "name a folder that can be written"
+            ) from error
+
+    def _locked(self, path: Path) -> TextIO:
+        lock = path.open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip() or "unknown"
+            lock.close()
+            raise InputError(
+                f"output.folder: {self.path} is in use by another nvrx-run ({holder}); "
+                "wait for it, or give this run a folder of its own"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {os.uname().nodename}")
+        lock.flush()
+        return lock
+
+    @property
+    def logs(self) -> Path:
+        """Where logs go."""
+        return self.path / "logs"
+
+    @property
+    def run_id(self) -> str:
+        """Names what the run keeps outside its folder (shared memory): the same whenever the folder is."""
+        digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:10]
+        return f"{self._recipe.name}-{digest}"
+
+    def write_recipe(self) -> Path:
+        """The resolved recipe, for the workers; returns its path."""
+        path = self.path / RECIPE
+        text = dump(self._recipe)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_durably(path, text)
+        return path
+
+    def next_log(self) -> Path:
+        """A file for what the launcher prints, numbered by the command."""
+        taken = [
+            int(match[1])
+            for path in self.logs.iterdir()
+            if (match := re.fullmatch(r"launcher-(\d+)(?:-node\d+)?\.log", path.name))
+        ]
+        node = f"-node{self._node_rank}" if self._recipe.cluster.nodes > 1 else ""
+        return self.logs / f"launcher-{max(taken, default=0) + 1}{node}.log"
+
+    def mark_finished(self) -> None:
+        """Remember that the run is done."""
+        write_durably(self.path / "finished.json", json.dumps({"steps": self._recipe.training.steps}))
+
+    def finished(self) -> bool:
+        """Whether the run is done already and its last checkpoint is still there."""
+        try:
+            steps = json.loads((self.path / "finished.json").read_text())["steps"]
+        except FileNotFoundError:
+            return False
+        checkpoint = self._recipe.checkpoint_folder / f"step-{steps}"
+        return bool(steps >= self._recipe.training.steps and checkpoint.is_dir())
+
+    def close(self) -> None:
+        """Give the folder back."""
+        if self._lock is not None:
+            self._lock.close()

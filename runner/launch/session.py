@@ -1,0 +1,259 @@
+"""One launch on one node: the launcher's life as its supervisor sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import IO, TYPE_CHECKING
+
+from runner.errors import ExitCode, RunError
+from runner.launch import children
+from runner.launch.control import CONTROL, LAUNCHED, RUN_ID, TERMINAL, VERBOSE, Control
+from runner.launch.deaths import Deaths
+from runner.launch.forks import fork_server
+from runner.launch.outcome import Outcome, OutcomeReader
+from runner.launch.place import Place, find_place
+from runner.launch.presence import Roll
+from runner.launch.run_folder import RunFolder
+from runner.launch.terminal import offer_terminal
+from runner.launch.verdict import Verdict, Watch, conclude
+from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
+from runner.ledger.writer import LedgerWriter
+from runner.recipe.recipe import Recipe
+from runner.recipe.recovery import ft_launcher_settings
+from runner.recipe.resolve import resolve
+
+if TYPE_CHECKING:
+    from runner.recipe.load import LoadedRecipe
+
+_POLL = 0.05  # seconds; a dead worker, an outcome or a signal is seen within this time
+_STRAYS_EVERY = 2.0
+_GRACE = 5.0  # seconds for the other ranks to end by themselves once the run is over
+
+
+def stop_signals(recipe: Recipe) -> frozenset[signal.Signals]:
+    """Signals that ask a run to save and stop."""
+    return frozenset(signal.Signals[name] for name in recipe.recovery.stop_signals)
+
+
+class Session:
+    """Runs the launcher once and says what became of it.
+
+    Args:
+        loaded: the recipe.
+        folder: node-local control folder, private to this launch.
+        verbose: show everything the launcher prints.
+        parent: process whose end stops the run.
+        began: wall clock of the start.
+    """
+
+    def __init__(
+        self, loaded: LoadedRecipe, folder: Path, *, verbose: bool, parent: int, began: float
+    ) -> None:
+        self._recipe = resolve(loaded.recipe, cwd=Path.cwd())
+        self._source = loaded.path
+        self._control = Control(folder)
+        self._roll = Roll(folder)
+        self._verbose = verbose
+        self._parent = parent
+        self._began = began
+        self._signals: list[int] = []
+        self._watch = Watch()
+        self._place: Place
+
+    def run(self) -> int:
+        """Run to the end of this launch; returns the exit code, with everything below this process ended."""
+        self._listen()
+        self._place = find_place(self._recipe, say=_say, stop_requested=lambda: bool(self._signals))
+        with contextlib.closing(RunFolder(self._recipe, self._place.node_rank)) as run_folder:
+            if run_folder.finished():
+                _say(f"{run_folder.path}: finished already, nothing to do (training.steps raises the end)")
+                self._summary(run_folder)
+                return int(ExitCode.DONE)
+            return self._launch(run_folder)
+
+    def _launch(self, run_folder: RunFolder) -> int:
+        recipe_path = run_folder.write_recipe()
+        argv = self._place.argv(self._recipe, recipe_path)
+        _remove_arenas(run_folder.run_id)  # of a launch whose machine was switched off
+        outcomes = OutcomeReader(run_folder.path, f"node{self._place.node_rank}-{os.getpid()}")
+        ledger = LedgerWriter(run_folder.path, rank=-1, life=f"launch-{self._began:.0f}")
+        ledger.record(LaunchStarted(argv, self._recipe.recovery.layer, _versions()))
+        log = run_folder.next_log()
+        verdict = Verdict(int(ExitCode.CRASHED), "the supervisor failed")
+        try:
+            with log.open("wb") as output:
+                verdict = self._supervised(argv, run_folder, outcomes, ledger, log, output)
+        except RunError as error:
+            verdict = Verdict(int(error.exit_code), str(error))
+        finally:
+            self._watch.left_over = children.kill_descendants()
+            _remove_arenas(run_folder.run_id)
+            outcomes.close()
+            ledger.record(LaunchEnded(verdict.exit_code))
+            ledger.close()
+        if verdict.exit_code == ExitCode.DONE and self._place.node_rank == 0:
+            run_folder.mark_finished()
+        self._report(verdict, run_folder, log)
+        return verdict.exit_code
+
+    def _supervised(
+        self,
+        argv: list[str],
+        run_folder: RunFolder,
+        outcomes: OutcomeReader,
+        ledger: LedgerWriter,
+        log: Path,
+        output: IO[bytes],
+    ) -> Verdict:
+        environment = self._place.environment(self._recipe) | {
+            RUN_ID: run_folder.run_id,
+            CONTROL: str(self._control.folder),
+            LAUNCHED: repr(self._began),
+            TERMINAL: offer_terminal(),
+            VERBOSE: "1" if self._verbose else "0",
+        }
+        with fork_server(
+            self._recipe, run_folder.path / "recipe.yaml", environment, output, self._control
+        ) as more:
+            launcher = children.start(argv, environment | more.environment, output, folder=Path.cwd())
+            deaths = Deaths(log, run_folder.path, self._recipe.recovery.layer)
+            follow = _follow(log) if self._verbose else None
+            decided: Outcome | None = None
+            decided_at = stop_at = strays_at = 0.0
+            while launcher.poll() is None:
+                time.sleep(_POLL)
+                now = time.monotonic()
+                if follow is not None:
+                    follow()
+                self._look_for_deaths(deaths, outcomes, ledger)
+                if os.getppid() != self._parent:
+                    raise RunError("the process that started this run was killed; the run is stopped")
+                if self._signals:
+                    stop_at = self._stop(run_folder, stop_at, now)
+                if decided is None:
+                    decided = next((outcome for outcome in outcomes.outcomes() if outcome.decisive), None)
+                    decided_at = now
+                elif now > decided_at + _GRACE:
+                    self._end(launcher, now > decided_at + 2 * _GRACE)
+                if self._watch.hopeless and decided is None:
+                    self._end(launcher, force=True)
+                if now > strays_at:
+                    strays_at = now + _STRAYS_EVERY
+                    children.kill_stray_orphans(launcher, *more.processes)
+                    children.reap_orphans(launcher, *more.processes)
+            if follow is not None:
+                follow()
+        self._look_for_deaths(deaths, outcomes, ledger)
+        deaths.settle(finally_=True)
+        self._watch.deaths = deaths.all
+        settings = ft_launcher_settings(self._recipe.recovery)
+        self._watch.launcher_status = launcher.returncode
+        self._watch.workers_came = self._roll.seen_any
+        self._watch.budget_spent = settings is not None and self._roll.most_restarts >= settings.max_restarts
+        return conclude(outcomes.outcomes(), self._watch, self._recipe, log)
+
+    def _listen(self) -> None:
+        def received(number: int, _frame: FrameType | None) -> None:
+            self._signals.append(number)
+
+        signals = stop_signals(self._recipe)
+        for number in signals:
+            signal.signal(number, received)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+
+    def _stop(self, run_folder: RunFolder, stop_at: float, now: float) -> float:
+        """Carry out what signals ask for; returns the moment at which patience ends."""
+        name = signal.Signals(self._signals[0]).name
+        if len(self._signals) > 1:
+            raise RunError(f"stopped at once on a second signal; {_RESUME}")
+        if not stop_at:
+            patience = self._recipe.recovery.stop_timeout.total_seconds()
+            self._control.request_stop(name)
+            _say(f"{name}: saving and stopping after this step (a second signal stops at once)")
+            self._watch.stop_requested = name
+            return now + patience
+        if now > stop_at:
+            raise RunError(
+                f"did not stop within {self._recipe.recovery.stop_timeout.total_seconds():.0f} s of {name} "
+                f"(recovery.stop_timeout); {_RESUME}"
+            )
+        return stop_at
+
+    def _end(self, launcher: subprocess.Popen[bytes], force: bool) -> None:
+        """The run is over and the launcher does not know it."""
+        with contextlib.suppress(ProcessLookupError):
+            launcher.send_signal(signal.SIGKILL if force else signal.SIGTERM)
+
+    def _look_for_deaths(self, deaths: Deaths, outcomes: OutcomeReader, ledger: LedgerWriter) -> None:
+        for sign in self._roll.dead():
+            death = deaths.add(sign, outcomes.outcomes())
+            if death is not None:
+                layer = self._recipe.recovery.layer
+                ledger.record(FaultSeen("launcher" if "ft_launcher" in layer else layer, str(death)))
+        deaths.settle()
+        self._watch.hopeless = deaths.hopeless()
+
+    def _report(self, verdict: Verdict, run_folder: RunFolder, log: Path) -> None:
+        if verdict.exit_code != ExitCode.DONE:
+            if self._verbose and verdict.traceback:
+                sys.stderr.write(verdict.traceback)
+            print(f"nvrx-run: {verdict.message}", file=sys.stderr)
+            if not self._verbose and verdict.exit_code != ExitCode.PREEMPTED:
+                print(f"nvrx-run: details in {log} (or --verbose)", file=sys.stderr)
+        if self._place.node_rank == 0:
+            self._summary(run_folder)
+
+    def _summary(self, run_folder: RunFolder) -> None:
+        from runner.report.summary import render
+
+        with contextlib.suppress(BrokenPipeError):
+            if sys.stdout.seekable():
+                sys.stdout.seek(0, os.SEEK_END)  # workers have written behind this process's own position
+            print(f"\n{render(run_folder.path)}", flush=True)
+
+
+_RESUME = "the same command goes on from the last checkpoint"
+
+
+def _say(line: str) -> None:
+    print(f"nvrx-run: {line}", file=sys.stderr, flush=True)
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in ("nvrx-run", "torch", "nvidia-resiliency-ext", "transformers"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _remove_arenas(run_id: str) -> None:
+    try:
+        from runner.checkpoint.shm import remove_arenas
+    except ImportError:
+        return
+    remove_arenas(run_id)
+
+
+def _follow(path: Path) -> Callable[[], None]:
+    """Copies what is new in a file to standard error, at each call."""
+
+    def lines() -> Iterator[None]:
+        with path.open("rb") as file:
+            while True:
+                sys.stderr.buffer.write(file.read())
+                sys.stderr.buffer.flush()
+                yield
+
+    reader = lines()
+    return lambda: next(reader)

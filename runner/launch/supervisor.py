@@ -1,0 +1,94 @@
+"""`run`: one node's part of a run, from the launcher's start to one exit code and a summary.
+
+Two processes. The one that the user started only waits, passes signals on and returns the other's exit code; the other
+one supervises. Each is the sub-reaper of everything below it, so whichever of the two is killed, the one that is left
+kills and reaps the rest: launchers, their monitors, workers and checkpoint writers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from runner.errors import ExitCode, RunError
+from runner.launch.children import kill_descendants
+from runner.launch.process import adopt_orphans
+
+if TYPE_CHECKING:
+    from runner.recipe.load import LoadedRecipe
+
+
+def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
+    """Train from a recipe on this node. Returns the product's exit code.
+
+    Args:
+        loaded: the checked recipe.
+        verbose: show what the launcher and all ranks print, and tracebacks.
+    """
+    from runner.launch.session import stop_signals
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    adopt_orphans()
+    signals = stop_signals(loaded.recipe)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none is lost between here and the handlers
+    with tempfile.TemporaryDirectory(prefix="nvrx-run-") as control:
+        parent = os.getpid()
+        child = os.fork()
+        if child == 0:
+            code = int(ExitCode.CRASHED)
+            try:
+                code = _supervise(loaded, Path(control), verbose, parent)
+            except BaseException:  # noqa: BLE001 - a forked child must not return into its parent's stack
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        return _wait(child, signals)
+
+
+def _wait(child: int, signals: frozenset[signal.Signals]) -> int:
+    def forward(number: int, _frame: FrameType | None) -> None:
+        os.kill(child, number)  # it cannot have been reaped yet: that ends this function
+
+    before = {number: signal.signal(number, forward) for number in signals}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    try:
+        _, status = os.waitpid(child, 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        kill_descendants()
+        print(
+            f"nvrx-run: the supervisor was killed (signal {-code}); its workers were stopped", file=sys.stderr
+        )
+        return int(ExitCode.CRASHED)
+    return code
+
+
+def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int) -> int:
+    from runner.launch.session import Session
+
+    adopt_orphans()
+    began = time.time()
+    try:
+        return Session(loaded, control, verbose=verbose, parent=parent, began=began).run()
+    except RunError as error:
+        if verbose:
+            traceback.print_exc()
+        print(f"nvrx-run: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    finally:
+        kill_descendants()

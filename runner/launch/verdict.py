@@ -1,0 +1,82 @@
+"""From what workers wrote and the launcher returned to one exit code and one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runner.errors import ExitCode
+from runner.launch.deaths import Death
+from runner.launch.outcome import Outcome, decide
+from runner.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a launch ended: the product's exit code, a line for the user, a traceback for `--verbose`."""
+
+    exit_code: int
+    message: str
+    traceback: str = ""
+
+
+@dataclass
+class Watch:
+    """What a supervisor has seen of its launch.
+
+    Attributes:
+        launcher_status: exit status of the launcher, negative for a signal.
+        deaths: workers that vanished without a word.
+        hopeless: why another start is no use, or nothing.
+        budget_spent: whether the launcher has used up its restarts.
+        workers_came: whether any worker started.
+        stop_requested: signal that asked to stop.
+        left_over: processes that could not be killed.
+    """
+
+    launcher_status: int = 0
+    deaths: list[Death] = field(default_factory=list)
+    hopeless: str = ""
+    budget_spent: bool = False
+    workers_came: bool = False
+    stop_requested: str = ""
+    left_over: list[int] = field(default_factory=list)
+
+
+def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -> Verdict:
+    """The verdict on a launch that has ended."""
+    chosen = decide(outcomes)
+    if chosen is not None and chosen.decisive:
+        return Verdict(chosen.exit_code, chosen.message, chosen.traceback)
+    if watch.hopeless:
+        return Verdict(int(ExitCode.NO_PROGRESS), watch.hopeless)
+    if watch.launcher_status == 0:
+        if any(outcome.exit_code == ExitCode.DONE for outcome in outcomes) or recipe.cluster.nodes > 1:
+            return Verdict(int(ExitCode.DONE), "finished")
+        return Verdict(int(ExitCode.CRASHED), "the workers ended without an error before the run was done")
+    what = _cause(chosen, watch)
+    if what is None:
+        what = f"the launcher failed before any worker started: {_last_line(log)}"
+        return Verdict(int(ExitCode.CRASHED), what)
+    traceback = chosen.traceback if chosen is not None else ""
+    if watch.budget_spent:
+        settings = "recovery.ft_launcher.max_restarts"
+        message = f"the restarts of the workers are spent ({settings}); last fault: {what}"
+        return Verdict(int(ExitCode.RESTART_BUDGET_SPENT), message, traceback)
+    return Verdict(int(ExitCode.CRASHED), f"{what}; the same command resumes the run", traceback)
+
+
+def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
+    if watch.deaths and (
+        chosen is None or chosen.consequence or watch.deaths[-1].sign.attempt == chosen.attempt
+    ):
+        death = watch.deaths[-1]
+        return f"{death} after step {death.sign.step}"
+    if chosen is not None and chosen.exit_code:
+        return chosen.message
+    return "a worker failed" if watch.workers_came else None
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it printed nothing"

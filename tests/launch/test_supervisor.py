@@ -1,0 +1,155 @@
+"""The supervisor with real launchers: one exit code, one line, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+
+import pytest
+from tinylab import expected
+
+LAYERS = ["none", "inprocess", "ft_launcher", "ft_launcher+inprocess"]
+
+
+def test_finished_run_exits_0_and_a_second_time_rewrites_nothing(supervised):
+    first = supervised("none")
+    code, out, err = first.wait()
+    assert (code, err) == (0, "")
+    assert "training goodput" in out.lower()
+    checkpoint = first.run / "checkpoints/step-12"
+    checkpoint.mkdir(parents=True)
+    before = {path: path.stat().st_mtime_ns for path in first.run.rglob("*") if path.is_file()}
+    code, out, err = supervised("none").wait()
+    assert code == 0
+    assert "finished already" in err
+    after = {path: path.stat().st_mtime_ns for path in first.run.rglob("*") if path.is_file()}
+    assert {path for path in after if before.get(path) != after[path]} <= {first.run / ".lock-node0"}
+
+
+def test_fault_without_recovery_ends_with_1_and_the_same_command_resumes(supervised):
+    run = supervised("none", "5:1:exception")
+    code, _, err = run.wait()
+    assert code == 1
+    lines = err.splitlines()
+    assert lines[0] == (
+        "nvrx-run: rank 1 after step 4: ValueError: exception at step 5; the same command resumes the run"
+    )
+    assert len(lines) == 2
+    assert "Traceback" not in err
+    assert supervised("none", "5:1:exception").wait()[0] == 0
+    assert (run.run / "state.json").read_text() == str(expected())
+
+
+def test_killed_worker_is_named(supervised):
+    code, _, err = supervised("none", "5:1:sigkill").wait()
+    assert code == 1
+    assert err.startswith("nvrx-run: rank 1 died (SIGKILL) after step 4; the same command resumes the run")
+
+
+def test_bad_input_in_a_worker_ends_with_2_under_every_launcher(supervised):
+    began = time.monotonic()
+    code, _, err = supervised("ft_launcher", "1:1:input").wait()
+    assert code == 2
+    assert err.splitlines()[0] == "nvrx-run: dataset.path: /nowhere does not exist"
+    assert time.monotonic() - began < 30
+
+
+def test_verbose_shows_the_traceback(supervised):
+    code, _, err = supervised("none", "5:1:exception", verbose=True).wait()
+    assert code == 1
+    assert "Traceback" in err
+    assert "in fire" in err
+
+
+@pytest.mark.parametrize("layer", ["inprocess", "ft_launcher"])
+def test_same_exception_at_the_same_step_twice_is_no_progress(supervised, layer):
+    code, _, err = supervised(layer, "5:1:bug").wait()
+    assert code == 12
+    assert err.splitlines()[0].startswith(
+        "nvrx-run: no progress: rank 1 after step 4: ValueError: bug at step 5; the fault before it was the same"
+    )
+
+
+@pytest.mark.parametrize(
+    ("layer", "changes"),
+    [
+        ("inprocess", {"inprocess": {"max_restarts": 1}}),
+        ("ft_launcher", {"ft_launcher": {"max_restarts": 1}}),
+    ],
+)
+def test_restart_budget(supervised, layer, changes):
+    code, _, err = supervised(layer, "3:1:exception,5:0:exception", **changes).wait()
+    assert code == 11, err
+    assert "max_restarts" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("layer", ["none", "ft_launcher+inprocess"])
+def test_stop_signal_saves_and_resumes(supervised, layer, number):
+    run = supervised(layer, env={"TINY_STEP": "0.2"})
+    state = run.run / "state.json"
+    run.until(state.exists)
+    began = time.monotonic()
+    run.process.send_signal(number)
+    code, _, err = run.wait()
+    assert code == 14, err
+    assert re.search(r"stopped after step \d+", err)
+    assert time.monotonic() - began < 10
+    assert supervised(layer).wait()[0] == 0
+    assert state.read_text() == str(expected())
+
+
+def test_stop_before_the_first_step_is_honoured_at_its_end(supervised):
+    run = supervised("none")
+    run.until((run.run / "recipe.yaml").exists)
+    run.process.terminate()
+    code, _, err = run.wait()
+    assert code == 14, err
+    assert "stopped after step 1" in err
+
+
+def test_second_signal_stops_at_once(supervised):
+    run = supervised("none", "3:0:hang")
+    run.until((run.run / "fired-3-0-hang").exists)
+    run.process.terminate()
+    time.sleep(0.5)
+    began = time.monotonic()
+    run.process.terminate()
+    code, _, err = run.wait()
+    assert code == 1
+    assert "stopped at once on a second signal" in err
+    assert time.monotonic() - began < 5
+
+
+def test_two_runs_in_one_folder_are_refused(supervised):
+    run = supervised("none", "3:0:hang")
+    run.until((run.run / "fired-3-0-hang").exists)
+    code, _, err = supervised("none").wait()
+    assert code == 2
+    assert "is in use by another nvrx-run (process" in err
+    run.process.kill()
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_nothing_survives_the_killed_supervisor(supervised, layer):
+    run = supervised(layer, "3:0:hang")
+    run.until((run.run / "fired-3-0-hang").exists)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.wait()
+    from conftest import processes_of
+
+    deadline = time.monotonic() + 10
+    while processes_of(run.folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert processes_of(run.folder) == []
+
+
+def test_rank_0_speaks_on_the_terminal_and_the_launcher_in_a_file(supervised):
+    run = supervised("ft_launcher", env={"TINY_SAY": "hello from the training function"})
+    code, out, err = run.wait()
+    assert (code, err) == (0, "")
+    assert out.count("hello from the training function") == 1
+    assert "[ft_launcher" not in out
+    assert "[ft_launcher" in run.log
