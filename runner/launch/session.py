@@ -238,10 +238,8 @@ def _versions() -> dict[str, str]:
 
 
 def _remove_arenas(run_id: str) -> None:
-    try:
-        from runner.checkpoint.shm import remove_arenas
-    except ImportError:
-        return
+    from runner.checkpoint.shm import remove_arenas
+
     remove_arenas(run_id)
 
 
