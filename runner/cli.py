@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from runner import __version__
 from runner.errors import ExitCode, RunError
@@ -15,6 +15,7 @@ from runner.errors import ExitCode, RunError
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
     from runner.recipe.problems import Problem
+    from runner.recipe.recipe import Recipe
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -183,7 +184,7 @@ def _emit_manifest(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.emit.manifest import emit_manifest
 
-    return _write(args, emit_manifest(loaded.recipe))
+    return _write(args, emit_manifest(cast("Recipe", loaded.view)))
 
 
 def _checkpoints(args: argparse.Namespace) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.emit.launcher import launcher_env
 from runner.emit.names import JOB, LEADER, Names
 from runner.emit.sizing import PodSize
-from runner.recipe.kubernetes import KubernetesSection
-from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.recipe.kubernetes import KubernetesSection
+    from runner.recipe.recipe import Recipe
 
 SCRATCH = "/tmp"
 

@@ -26,5 +26,8 @@ class ManifestErrors(InputError):
     """Everything that keeps a manifest from being emitted (exit code 2)."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__("; ".join(f"{item.path}: {item.message}" for item in findings))
+        lines = [f"{item.path}: {item.message}" for item in findings]
+        super().__init__(
+            lines[0] if len(lines) == 1 else "\n  ".join(["no manifest, for these reasons:", *lines])
+        )
         self.findings = tuple(findings)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.emit.names import JOB_LABEL, Names
 from runner.emit.placement import KUEUE_QUEUE
 from runner.emit.pod import pod_template
 from runner.emit.policy import backoff_limit, failure_policy
 from runner.emit.sizing import PodSize
-from runner.recipe.kubernetes import KubernetesSection
-from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.recipe.kubernetes import KubernetesSection
+    from runner.recipe.recipe import Recipe
 
 
 def job(

@@ -14,12 +14,16 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from runner.emit.layers import ft_launcher, inprocess
 from runner.emit.nvrx_versions import installed_nvrx, launcher_release
 from runner.errors import InputError
 from runner.recipe.derived import processes_per_node
-from runner.recipe.recipe import Recipe
-from runner.recipe.recovery import FtLauncherSettings, ft_launcher_settings, inprocess_settings
+
+if TYPE_CHECKING:
+    from runner.recipe.recipe import Recipe
+    from runner.recipe.recovery import FtLauncherSettings
 
 WORKER_SCRIPT = "nvrx-worker"
 TORCHRUN_MONITOR_INTERVAL = 0.1  # seconds; torchrun looks once per interval whether its workers live
@@ -60,7 +64,7 @@ def launcher_argv(
         InputError: several nodes and nobody says where they meet, a node rank outside the cluster, an unknown number
             of ranks, or an NVRx release that is not supported.
     """
-    cluster, recovery = recipe.cluster, recipe.recovery
+    cluster = recipe.cluster
     if not 0 <= node_rank < cluster.nodes:
         raise InputError(f"node rank {node_rank} is outside the cluster: cluster.nodes is {cluster.nodes}")
     ranks = processes_per_node(recipe) or nproc
@@ -69,8 +73,8 @@ def launcher_argv(
             "cluster.processes_per_node: not given, and no instance_type to take it from; set it"
         )
     scripts = bin_dir if bin_dir is not None else Path(sys.executable).parent
-    settings = ft_launcher_settings(recovery)
-    join = _seconds(recovery.rendezvous_timeout)
+    settings = ft_launcher(recipe)
+    join = _seconds(recipe.recovery.rendezvous_timeout)
     conf = {
         "is_host": int(node_rank == 0),
         "join_timeout": join,
@@ -112,7 +116,7 @@ def launcher_argv(
 
 def stop_window(recipe: Recipe) -> timedelta:
     """Time between SIGTERM to the launcher and SIGKILL to its workers: enough to finish a step and save."""
-    settings = ft_launcher_settings(recipe.recovery)
+    settings = ft_launcher(recipe)
     return settings.term_timeout if settings is not None else recipe.checkpoint.write_timeout
 
 
@@ -167,7 +171,7 @@ def launcher_env(recipe: Recipe) -> dict[str, str]:
     }
     if cluster.nodes > 1:
         env["NCCL_SOCKET_IFNAME"] = "^lo,docker,veth"
-    if inprocess_settings(recipe.recovery) is not None:
+    if inprocess(recipe) is not None:
         env |= {
             "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",  # an aborted collective must not end the process
             "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP groups do not survive an abort

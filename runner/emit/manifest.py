@@ -6,7 +6,7 @@ import hashlib
 import json
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import __version__
 from runner.emit.checks import check_objects
@@ -16,12 +16,14 @@ from runner.emit.launcher import launcher_argv
 from runner.emit.names import COMMAND_ANNOTATION, RECIPE_FILE, RECIPE_FOLDER, RUN_LABEL, Names, make_names
 from runner.emit.nvrx_versions import NEWEST
 from runner.emit.patch import apply_patch
+from runner.emit.recipe_text import recipe_text
 from runner.emit.sizing import PodSize, pod_size
 from runner.emit.surroundings import fsx_objects, namespace, recipe_map, service_account
 from runner.emit.yaml_text import documents
-from runner.recipe.kubernetes import FsxStorage, KubernetesSection
-from runner.recipe.recipe import Recipe
-from runner.recipe.resolve import dump, resolve
+
+if TYPE_CHECKING:
+    from runner.recipe.kubernetes import KubernetesSection
+    from runner.recipe.recipe import Recipe
 
 
 def emit_manifest(recipe: Recipe) -> str:
@@ -69,11 +71,11 @@ def _objects(
         RUN_LABEL: names.run,
     }
     objects = [namespace(kubernetes, labels)] if kubernetes.create_namespace else []
-    if isinstance(kubernetes.storage, FsxStorage):
+    if kubernetes.storage.source == "fsx":
         objects += fsx_objects(kubernetes.storage, kubernetes, names, labels)
     if kubernetes.service_account is None:
         objects.append(service_account(kubernetes, names, labels))
-    text = dump(resolve(recipe, cwd=Path(kubernetes.storage.mount_path)))
+    text = recipe_text(recipe, folder=kubernetes.storage.mount_path)
     objects += [
         recipe_map(text, kubernetes, names, labels),
         service(recipe, kubernetes, names, labels),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from runner.recipe.recipe import Recipe
+if TYPE_CHECKING:
+    from runner.recipe.recipe import Recipe
+
 
 LEADER = "NVRX_RUN_LEADER"  # environment: name of node 0, as the other nodes resolve it
 JOB = "NVRX_RUN_JOB"  # environment: name of this job, which keeps the rendezvous of different jobs apart

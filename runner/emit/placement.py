@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.emit.names import JOB_LABEL, Names
 from runner.emit.sizing import PodSize
-from runner.recipe.kubernetes import KubernetesSection, Topology
-from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.recipe.kubernetes import KubernetesSection, Topology
+    from runner.recipe.recipe import Recipe
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"

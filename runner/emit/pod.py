@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.emit.environment import SCRATCH, container_env
 from runner.emit.names import RECIPE_FILE, RECIPE_FOLDER, Names
@@ -10,8 +10,10 @@ from runner.emit.placement import affinity, node_selector, pod_annotations, tole
 from runner.emit.policy import CONTAINER, grace_seconds
 from runner.emit.sizing import PodSize
 from runner.recipe.instances import GIB, MIB
-from runner.recipe.kubernetes import FsxStorage, KubernetesSection
-from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.recipe.kubernetes import KubernetesSection
+    from runner.recipe.recipe import Recipe
 
 
 def pod_template(
@@ -86,7 +88,7 @@ def _resources(size: PodSize) -> dict[str, Any]:
 
 def _volumes(kubernetes: KubernetesSection, names: Names, size: PodSize) -> list[dict[str, Any]]:
     storage = kubernetes.storage
-    claim = f"{names.run}-storage" if isinstance(storage, FsxStorage) else storage.claim_name
+    claim = f"{names.run}-storage" if storage.source == "fsx" else storage.claim_name
     volumes: list[dict[str, Any]] = [
         {"name": "recipe", "configMap": {"name": names.job}},
         {"name": "storage", "persistentVolumeClaim": {"claimName": claim}},

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from runner.emit.layers import ft_launcher
 from runner.errors import FINAL, ExitCode
-from runner.recipe.kubernetes import KubernetesSection
-from runner.recipe.recipe import Recipe
-from runner.recipe.recovery import ft_launcher_settings
+
+if TYPE_CHECKING:
+    from runner.recipe.kubernetes import KubernetesSection
+    from runner.recipe.recipe import Recipe
 
 CONTAINER = "trainer"
 GRACE_MARGIN = timedelta(seconds=60)  # the step that is running, and the supervisor's own end
@@ -33,7 +35,7 @@ def grace_seconds(recipe: Recipe, kubernetes: KubernetesSection) -> int:
     """Seconds between SIGTERM and SIGKILL of a pod: a step, a save, the launcher's own end."""
     grace = kubernetes.grace_period
     if grace is None:
-        settings = ft_launcher_settings(recipe.recovery)
+        settings = ft_launcher(recipe)
         launcher = settings.term_timeout if settings is not None else timedelta(0)
         grace = recipe.checkpoint.write_timeout + launcher + GRACE_MARGIN
     return max(1, math.ceil(grace.total_seconds()))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from runner.emit.findings import Finding, ManifestErrors
 from runner.recipe.derived import node_shape, processes_per_node
+from runner.recipe.estimate import staging_bytes
 from runner.recipe.instances import EFA_HUGEPAGES_MIB, GIB, MIB, Instance
-from runner.recipe.kubernetes import KubernetesSection
 from runner.recipe.quantity import parse_quantity
-from runner.recipe.recipe import Recipe
+from runner.recipe.shape import model_shape
 
-STAGING_BUFFERS = 3  # two that snapshots alternate between, one that the writer reads
+if TYPE_CHECKING:
+    from runner.recipe.kubernetes import KubernetesSection
+    from runner.recipe.recipe import Recipe
+
 SHM_PER_DATA_WORKER = GIB
 SHM_BASE = 2 * GIB  # NCCL's and torch's own segments
 _SHM_SHARE = 0.8  # most of a pod's memory that /dev/shm may be planned to fill
-_BILLIONS = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def _shm(recipe: Recipe, kubernetes: KubernetesSection, memory: int) -> int:
         return size
     ranks = processes_per_node(recipe) or 1
     workers = recipe.dataset.workers * ranks * SHM_PER_DATA_WORKER
-    staging = staging_bytes(recipe, ranks)
+    shape = model_shape(recipe)
+    staging = staging_bytes(recipe, shape) if shape is not None else None
     size = memory // 2 + workers if staging is None else SHM_BASE + staging * 5 // 4 + workers
     if staging is None:
         size = min(size, int(memory * _SHM_SHARE))
@@ -94,30 +97,3 @@ def _shm(recipe: Recipe, kubernetes: KubernetesSection, memory: int) -> int:
             ]
         )
     return -(-size // MIB) * MIB
-
-
-def staging_bytes(recipe: Recipe, ranks: int) -> int | None:
-    """Host memory that the snapshots of one node take at most; None where the model's size is not known."""
-    parameters = estimated_parameters(recipe)
-    if parameters is None:
-        return None
-    state = parameters * 3 * (2 if recipe.model.param_dtype == "bfloat16" else 4)
-    world = ranks * recipe.cluster.nodes
-    sharding = recipe.sharding
-    copies = {"ddp": world, "fsdp": 1, "hsdp": getattr(sharding, "replicas", 1)}[sharding.strategy]
-    return state * copies * ranks // world * STAGING_BUFFERS
-
-
-def estimated_parameters(recipe: Recipe) -> int | None:
-    """Parameters of the model, rounded up: from its architecture, else from a name such as `Llama-3.1-8B`."""
-    shape = recipe.model.architecture or {}
-    hidden, layers = shape.get("hidden_size"), shape.get("num_hidden_layers")
-    if isinstance(hidden, int) and isinstance(layers, int):
-        inner = shape.get("intermediate_size") or 4 * hidden
-        vocabulary = shape.get("vocab_size") or 150_000
-        experts = shape.get("num_local_experts") or shape.get("num_experts") or 1
-        return int(layers * (4 * hidden * hidden + 3 * hidden * inner * experts) + 2 * vocabulary * hidden)
-    match = _BILLIONS.search(recipe.model.name.rsplit("/", 1)[-1]) if recipe.model.name else None
-    if not match:
-        return None
-    return int(float(match[2]) * int(match[1] or 1) * 1.1e9)

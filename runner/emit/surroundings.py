@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.emit.names import RECIPE_FILE, Names
-from runner.recipe.kubernetes import FsxStorage, KubernetesSection
+
+if TYPE_CHECKING:
+    from runner.recipe.kubernetes import FsxStorage, KubernetesSection
 
 
 def namespace(kubernetes: KubernetesSection, labels: dict[str, str]) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from recipes_for_tests import LAYERS, merged, tiny_data
 from test_manifest import FSX, schema_versions
 
 from runner.emit.manifest import emit_manifest, manifest_objects
+from runner.emit.recipe_text import recipe_text
 from runner.recipe.checks import check
 from runner.recipe.instances import INSTANCES
 from runner.recipe.node import Node, Position
 from runner.recipe.recipe import Recipe
-from runner.recipe.resolve import dump
 
 _dns = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 _label = st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,20}[A-Za-z0-9])?", fullmatch=True)
@@ -136,7 +136,7 @@ def _holds(changes: dict[str, Any]) -> None:
     assert len(f"{job['metadata']['name']}-{recipe.cluster.nodes - 1}") <= 63
     (config,) = (item for item in objects if item["kind"] == "ConfigMap")
     mounted = Recipe.model_validate(yaml.safe_load(config["data"]["recipe.yaml"].replace("$${", "${")))
-    assert dump(mounted) == config["data"]["recipe.yaml"]
+    assert recipe_text(mounted, folder="/elsewhere") == config["data"]["recipe.yaml"]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
