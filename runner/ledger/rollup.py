@@ -61,7 +61,7 @@ def fold(folder: Path, base: str, segment: int, *, limit_bytes: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(history)
-    source.unlink()
+    source.unlink(missing_ok=True)  # an interrupted folding may have come so far
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[tuple[Event, Stamp]]:

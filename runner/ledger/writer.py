@@ -60,6 +60,7 @@ class LedgerWriter:
         self._pid = os.getpid()
         self._fd = -1
         self._segment = 0
+        self._folded = 0
         self._size = 0
         self._dropped = 0
         self._told = False
@@ -157,11 +158,13 @@ class LedgerWriter:
         self._fd = -1
         self._segment += 1
         self._size = 0
-        if self._segment >= 2:
+        while self._folded <= self._segment - 2:  # more than one where the last folding was interrupted
             try:
-                fold(self._folder, self._base, self._segment - 2, limit_bytes=self._segment_bytes)
+                fold(self._folder, self._base, self._folded, limit_bytes=self._segment_bytes)
             except OSError as error:
                 self._complain(error)
+                return
+            self._folded += 1
 
     def _complain(self, error: OSError) -> None:
         if not self._told:

@@ -14,6 +14,15 @@ SCALES = (8, 64, 512, 4096, 16384)
 """GPUs for which advice is given."""
 
 
+MEMORY = ("memory", "shared_memory")
+"""Sources of a restore that needs no storage."""
+
+
+def restores_from_memory(view: RunView) -> bool:
+    """Whether this run's layer mends soft faults from memory: it was seen to, or is made to."""
+    return "inprocess" in view.layer or any(r.source in MEMORY for r in view.goodput.recoveries)
+
+
 def measured_costs(view: RunView) -> Costs | None:
     """A run's costs; None where it has no step or no save to measure.
 
@@ -22,8 +31,8 @@ def measured_costs(view: RunView) -> Costs | None:
     step, stall = view.step_seconds, view.save_stall
     if step is None or stall is None:
         return None
-    soft = _mean([r for r in view.goodput.recoveries if r.by == "inprocess"])
-    hard = _mean([r for r in view.goodput.recoveries if r.by in ("launcher", "command")])
+    soft = _mean([r for r in view.goodput.recoveries if r.source in MEMORY])
+    hard = _mean([r for r in view.goodput.recoveries if r.source not in MEMORY])
     known = [value for value in (soft, hard) if value is not None]
     start = view.goodput.split["startup"] + view.goodput.split["load"]
     first = start / NS / max(1, len(view.history.lives))
@@ -45,10 +54,10 @@ def advice_rows(view: RunView) -> tuple[list[tuple[str, ...]], str]:
     costs = measured_costs(view)
     if costs is None:
         return [], ""
-    in_process = "inprocess" in view.layer
+    memory = restores_from_memory(view)
     rows: list[tuple[str, ...]] = []
     for devices in SCALES:
-        advice = advise(costs, FaultRates.of_fleet(devices), snapshots=in_process)
+        advice = advise(costs, FaultRates.of_fleet(devices), snapshots=memory)
         hours = GPU_HOURS_BETWEEN_FAULTS / devices
         rows.append((f"{devices:,} GPUs", _duration(3600 * hours), *_advice_cells(advice, costs)))
     note = (

@@ -58,6 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--text", action="store_true", help="print the summary and write nothing")
     parser.add_argument("--json", action="store_true", help="print the account as JSON and write nothing")
     parser.add_argument(
+        "--costs", type=Path, metavar="FILE",
+        help="write the costs of these runs, one a layer, for python -m runner.report.scale",
+    )  # fmt: skip
+    parser.add_argument(
         "--watch", type=_positive, metavar="SECONDS", help="do it again every so often, until Ctrl-C"
     )
     return parser
@@ -72,6 +76,10 @@ def _positive(text: str) -> float:
 
 def _report(arguments: argparse.Namespace) -> None:
     views = [view_run(folder) for folder in arguments.runs]
+    if arguments.costs is not None:
+        _replace(arguments.costs, costs_json(views).encode())
+        print(f"costs: {arguments.costs}")
+        return
     if arguments.json:
         data = [run_json(view) for view in views]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=1))
@@ -88,6 +96,31 @@ def _report(arguments: argparse.Namespace) -> None:
     out = arguments.out or (views[0].folder / "report" if len(views) == 1 else Path("report"))
     refresh = max(1, round(arguments.watch)) if arguments.watch else 0
     print(f"\nreport: {write_report(views, out, refresh=refresh)}")
+
+
+def costs_json(views: Sequence[RunView]) -> str:
+    """The costs file of runs: one entry a layer. A layer that cannot mend hard faults pays the baseline's price."""
+    from runner.report.advice import measured_costs, restores_from_memory
+
+    layers: dict[str, dict[str, object]] = {}
+    for view in views:
+        costs = measured_costs(view)
+        if costs is None:
+            raise InputError(f"{view.folder}: has no finished step or no save to measure costs of")
+        layers[view.layer] = {
+            "save": costs.save,
+            "write": costs.write,
+            "snapshot": costs.snapshot,
+            "soft_recovery": costs.soft_recovery,
+            "hard_recovery": costs.hard_recovery,
+            "memory": restores_from_memory(view),
+            "ranks": view.world,
+        }
+    if "inprocess" in layers and "kubernetes" in layers:
+        layers["inprocess"]["hard_recovery"] = layers["kubernetes"]["hard_recovery"]
+    steps = [view.step_seconds for view in views if view.step_seconds is not None]
+    measured = ", ".join(f"{view.name} ({view.world} ranks)" for view in views)
+    return json.dumps({"measured": measured, "step": min(steps), "layers": layers}, indent=1) + "\n"
 
 
 def side_by_side(views: Sequence[RunView]) -> str:
