@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def _extended(
     if not base_path.is_file():
         raise RecipeErrors([Problem("Y123", entry.node.at, "extends", f"{base_path} is not there", value=entry.node.raw,
                                     expected="the path of a recipe, relative to this file")])  # fmt: skip
-    below, below_problems = _extended(base_path, str(base_path), chain, environment)
+    below, below_problems = _extended(base_path, os.path.normpath(base_path), chain, environment)
     return _merge(below, own), [*below_problems, *problems]
 
 

@@ -12,7 +12,8 @@ from runner.recipe.layers import read_layers
 from runner.recipe.node import Node, Position, dotted, locate
 from runner.recipe.problems import Problem, RecipeErrors
 from runner.recipe.table import table
-from runner.recipe.typecheck import TypeChecker, View
+from runner.recipe.typecheck import TypeChecker
+from runner.recipe.view import View
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
@@ -72,11 +73,10 @@ def check_file(
     checker = TypeChecker(table())
     view = checker.recipe(root)
     problems += checker.problems
-    if view is not None:
-        problems += check(cast(Any, view), root)
-    failed = view is None or any(problem.severity == "error" for problem in problems)
+    problems += check(cast(Any, view), root)
+    problems.sort(key=lambda problem: (problem.at.file, problem.at.line, problem.at.column))
     loaded = None
-    if not failed and view is not None:
+    if not any(problem.severity == "error" for problem in problems):
         warnings = tuple(problem for problem in problems if problem.severity == "warning")
         loaded = LoadedRecipe(path, root, view, warnings)
     return loaded, problems

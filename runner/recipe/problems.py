@@ -22,6 +22,7 @@ class Problem(NamedTuple):
         value: the value as written, where there is one.
         expected: what would be right.
         hint: what to change.
+        secret: the value is a credential: the line it stands on is not shown.
         also: a second place that matters (the other duplicate key, the other side of a rule).
     """
 
@@ -34,6 +35,7 @@ class Problem(NamedTuple):
     hint: str | None = None
     severity: Severity = "error"
     also: Position | None = None
+    secret: bool = False
 
     def line(self) -> str:
         """Everything in one line: `file:3:5: error[R101] path: message; expected ...; hint`."""

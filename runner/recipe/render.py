@@ -27,7 +27,8 @@ def _block(problem: Problem, color: bool) -> str:
     subject = f"{problem.path}: " if problem.path else ""
     kind = paint(tint, f"{problem.severity}[{problem.code}]")
     lines = [f"{paint(_BOLD, f'{problem.at}:')} {kind} {paint(_BOLD, subject + problem.message)}"]
-    lines += _excerpt(problem.at, lambda marker: paint(tint, marker))
+    if not problem.secret:
+        lines += _excerpt(problem.at, lambda marker: paint(tint, marker))
     if problem.also is not None and problem.also.line:
         lines.append(f"  see {problem.also}")
         lines += _excerpt(problem.also, lambda marker: paint(_BLUE, marker.replace("^", "-")))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from runner.recipe.node import Doubtful, Entry, Node, Path, Unknown, dotted
+from runner.recipe.node import Doubtful, Entry, Node, Path, Position, Unknown, dotted
 from runner.recipe.problems import Problem
-from runner.recipe.table import Fields, Table, Type
+from runner.recipe.table import Table, Type
 from runner.recipe.units import parse_duration, parse_size
+from runner.recipe.view import BAD, View
 from runner.recipe.words import (
+    LARGEST_INT,
     choices_text,
     close_matches,
     describe,
@@ -23,20 +24,6 @@ from runner.recipe.words import (
     shown,
 )
 
-BAD = object()  # a value that had a problem
-
-
-class View:
-    """A section as the rules see it: the fields of the pydantic class of the same name, defaults filled in."""
-
-    def __init__(self, name: str, values: dict[str, Any], given: frozenset[str]) -> None:
-        self.__dict__.update(values)
-        self.section_name = name
-        self.given = given
-
-    def __repr__(self) -> str:
-        return f"View({self.section_name})"
-
 
 class TypeChecker:
     """Walks the tree once; problems are gathered in `problems`."""
@@ -45,35 +32,31 @@ class TypeChecker:
         self.table = table
         self.problems: list[Problem] = []
 
-    def recipe(self, root: Node) -> View | None:
-        """The recipe with defaults, or None where anything is wrong."""
-        view = self._mapping(root, "Recipe", ())
-        return None if view is BAD else view
+    def recipe(self, root: Node) -> View:
+        """The recipe with defaults; what is wrong in it is `BAD`, and said in `problems`."""
+        view: View = self._mapping(root, "Recipe", ())
+        return view
 
     # -- sections ---------------------------------------------------------------------------------------------
 
     def _mapping(self, node: Node, name: str, path: Path, variant: tuple[str, Any] | None = None) -> Any:
         if not isinstance(node.value, dict):
-            return self._wrong(node, path, f"expected a mapping with {listed(self.table[name], 6)}")
+            return self._wrong(node, path, self._describe(("section", name)))
         fields = self.table[name]
         values: dict[str, Any] = {}
-        good = True
-        missing = [key for key in fields if key not in node.value and fields[key][1] is None]
         for key, entry in node.value.items():
             if key not in fields:
-                self._unknown_key(key, entry, name, path, variant, [k for k in fields if k not in node.value])
-                good = False
-                continue
-            if variant is not None and key == variant[0]:
+                meant = self._unknown_key(key, entry, name, path, variant)
+                if meant is not None and meant not in node.value:
+                    values[meant] = BAD
+            elif variant is not None and key == variant[0]:
                 values[key] = variant[1]
-                continue
-            values[key] = self.value(entry.node, fields[key][0], (*path, key))
-            good = good and values[key] is not BAD
-        for key in missing:
-            self._missing(key, fields, node, path)
-            good = False
-        if not good:
-            return BAD
+            else:
+                values[key] = self.value(entry.node, fields[key][0], (*path, key))
+        for key, (kind, default) in fields.items():
+            if default is None and key not in values:
+                self._missing(key, kind, node, path)
+                values[key] = BAD
         return self._view(name, values)
 
     def _view(self, name: str, values: dict[str, Any]) -> View:
@@ -89,55 +72,40 @@ class TypeChecker:
         return View(name, {key: values[key] for key in self.table[name]}, given)
 
     def _unknown_key(
-        self,
-        key: str,
-        entry: Entry,
-        name: str,
-        path: Path,
-        variant: tuple[str, Any] | None,
-        free: Iterable[str],
-    ) -> None:
+        self, key: str, entry: Entry, name: str, path: Path, variant: tuple[str, Any] | None
+    ) -> str | None:
+        """Reports a key that the section does not have; returns the one that was probably meant."""
         place = dotted(path) or "a recipe"
         if variant is not None:
             place = f"{place} with `{variant[0]}: {variant[1]}`"
         near = close_matches(key, self.table[name])
-        hint = None
-        elsewhere = None if near else self._elsewhere(key, variant, name)
-        if near:
-            hint = f"did you mean `{near[0]}`?"
-        elif elsewhere:
-            hint = elsewhere
-        self.problems.append(
-            Problem(
-                "T201", entry.key_at, dotted((*path, key)), f"`{short(key)}` is not a setting of {place}",
-                expected=None if near else listed(self.table[name], 30), hint=hint,
-            )
-        )  # fmt: skip
+        hint = f"did you mean `{near[0]}`?" if near else self._elsewhere(key)
+        expected = None if near else listed(self.table[name], 30)
+        message = f"`{short(key)}` is not a setting of {place}"
+        self._add("T201", entry.key_at, (*path, key), message, expected=expected, hint=hint)
+        return near[0] if near else None
 
-    def _elsewhere(self, key: str, variant: tuple[str, Any] | None, name: str) -> str | None:
+    def _elsewhere(self, key: str) -> str | None:
         """Where the key does belong, if anywhere."""
-        for section, kind in self.table["Recipe"].items():
-            for class_name, tag in _classes(kind[0]):
-                if key in self.table[class_name]:
-                    where = f"{section}.{key}"
-                    return f"it belongs to `{where}`" + (f" with `{tag}`" if tag else "")
-        for section, kind in self.table["Recipe"].items():
-            for class_name, _ in _classes(kind[0]):
-                for inner, (field, _default) in self.table[class_name].items():
+        places: dict[str, list[str]] = {}
+        for section, (kind, _) in self.table["Recipe"].items():
+            for name, tag in _classes(kind):
+                if key in self.table[name]:
+                    places.setdefault(f"{section}.{key}", []).append(tag or "")
+                for inner, (field, _default) in self.table[name].items():
                     if field[0] == "section" and key in self.table[field[1]]:
-                        return f"it belongs to `{section}.{inner}.{key}`"
-        return None
+                        places.setdefault(f"{section}.{inner}.{key}", []).append("")
+        if not places:
+            return None
+        where = min(places, key=lambda place: place.count("."))
+        tags = " or ".join(f"`{tag}`" for tag in dict.fromkeys(places[where]) if tag)
+        return f"it belongs to `{where}`" + (f" with {tags}" if tags else "")
 
-    def _missing(self, key: str, fields: Fields, node: Node, path: Path) -> None:
-        self.problems.append(
-            Problem(
-                "T202",
-                node.at,
-                dotted((*path, key)),
-                f"`{key}` is required",
-                expected=self._describe(fields[key][0]),
-            )
-        )
+    def _missing(self, key: str, kind: Type, node: Node, path: Path) -> None:
+        self._add("T202", node.at, (*path, key), f"`{key}` is required", expected=self._describe(kind))
+
+    def _add(self, code: str, at: Position, path: Path, message: str, **more: str | None) -> None:
+        self.problems.append(Problem(code, at, dotted(path), message, **more))  # type: ignore[arg-type]
 
     # -- values -----------------------------------------------------------------------------------------------
 
@@ -208,6 +176,8 @@ class TypeChecker:
         _, ge, gt, le, lt = kind
         low = (ge is not None and number < ge) or (gt is not None and number <= gt)
         high = (le is not None and number > le) or (lt is not None and number >= lt)
+        if high and le == LARGEST_INT:
+            return self._wrong(node, path, "an integer below 2^63", code="T204")
         return self._wrong(node, path, self._describe(kind), code="T204") if low or high else value
 
     def _str(self, node: Node, kind: Type, path: Path) -> Any:

@@ -9,7 +9,14 @@ from typing import Any
 from runner.recipe.node import Node
 from runner.recipe.table import Table, Type
 
+LARGEST_INT = 2**63 - 1
 _LONGEST_SHOWN = 80
+_PATTERN_WORDS = {
+    "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "of lower-case letters, digits and inner dashes",
+    "^[A-Za-z_][A-Za-z0-9_]*$": "of letters, digits and underscores, not starting with a digit",
+    "^/[^:]*[^:/]$": "that is an absolute path",
+    r"^\S+$": "without spaces",
+}
 
 
 def describe(kind: Type, table: Table) -> str:
@@ -32,7 +39,7 @@ def describe(kind: Type, table: Table) -> str:
             text += f" of at most {longest} characters"
         elif shortest:
             text += f" of at least {shortest} characters" if shortest > 1 else " that is not empty"
-        return text + (f" that matches {pattern}" if pattern else "")
+        return text + (f" {_PATTERN_WORDS.get(pattern, f'that matches {pattern}')}" if pattern else "")
     if name == "bool":
         return "true or false"
     if name == "literal":
@@ -45,7 +52,7 @@ def describe(kind: Type, table: Table) -> str:
     if name == "dict":
         return f"a mapping whose values are: {describe(kind[2], table)}"
     if name == "section":
-        return "{" + listed(table[kind[1]], 6) + "}"
+        return f"a mapping with {listed(table[kind[1]], 6)}"
     if name == "tagged":
         return f"a mapping with `{kind[1]}: {' | '.join(kind[2])}`"
     if name == "oneof":
@@ -61,32 +68,32 @@ def close_matches(word: str, choices: Iterable[str], cutoff: float = 0.6) -> lis
 
 
 def _range(ge: Any, gt: Any, le: Any, lt: Any) -> str:
-    huge = 2**63 - 1
     parts = []
     if ge is not None:
-        parts.append(f"at least {ge:g}" if isinstance(ge, float) else f"at least {ge}")
+        parts.append(f"of at least {ge:g}" if isinstance(ge, float) else f"of at least {ge}")
     if gt is not None:
         parts.append(f"above {gt:g}" if isinstance(gt, float) else f"above {gt}")
-    if le is not None and le != huge:
+    if le is not None and le != LARGEST_INT:  # a limit that nobody needs to be told of
         parts.append(f"at most {le:g}" if isinstance(le, float) else f"at most {le}")
-    if le == huge:
-        parts.append("below 2^63")
     if lt is not None:
         parts.append(f"below {lt:g}" if isinstance(lt, float) else f"below {lt}")
     return " " + " and ".join(parts) if parts else ""
 
 
 def choices_text(choices: Iterable[Any]) -> str:
+    """`a, b or c`."""
     words = [str(choice) for choice in choices]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def listed(fields: Iterable[str], most: int) -> str:
+    """`a, b, c, ...`, at most so many."""
     names = list(fields)
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def nearest_choice(value: Any, choices: Iterable[Any]) -> str | None:
+    """The choice that was probably meant."""
     if not isinstance(value, str):
         return None
     words = [choice for choice in choices if isinstance(choice, str)]
@@ -96,6 +103,7 @@ def nearest_choice(value: Any, choices: Iterable[Any]) -> str | None:
 
 
 def misfit(node: Node) -> str:
+    """The clause that says what was found."""
     if isinstance(node.value, dict):
         return "a mapping does not fit here"
     if isinstance(node.value, list):
@@ -106,6 +114,7 @@ def misfit(node: Node) -> str:
 
 
 def shown(node: Node) -> str | None:
+    """A scalar as written, in backquotes."""
     if isinstance(node.value, dict | list):
         return None
     if node.value is None and not node.raw:
@@ -114,19 +123,25 @@ def shown(node: Node) -> str | None:
 
 
 def short(text: str) -> str:
+    """Text cut to what fits a message."""
     text = text.replace("\n", "\\n")
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
 def doubt_hint(text: str, expected: str) -> str:
+    """What to write instead of a scalar that YAML readers disagree about."""
     if expected == "true or false":
         return "only true and false are booleans"
     if text.lower() in ("none", "nil", "undefined"):
-        return "null is written `null`"
+        return (
+            "null is written `null`"
+            if expected.endswith("or null")
+            else "nothing is written by leaving the key out"
+        )
     if expected.startswith("text"):
         return f'some YAML readers take this for a boolean, number or date: write "{text}" for the text'
     if ":" in text:
-        return "no sexagesimal numbers: write 90m or 5400"
+        return "numbers have no base 60: write units, e.g. 1m30s"
     if re.search(r"nan|inf", text, re.IGNORECASE):
         return "it must be finite"
     return "write a plain decimal number"

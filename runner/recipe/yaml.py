@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from runner.recipe.node import Doubtful, Entry, Node, Position, Unknown
-from runner.recipe.problems import Problem
+from runner.recipe.node import Entry, Node, Position, Unknown, dotted
+from runner.recipe.problems import Problem, RecipeErrors
 from runner.recipe.scalars import UnsetVariable, expand, read_plain
 from runner.recipe.text import decode, fatal, syntax_error
 
@@ -69,6 +69,7 @@ class _Composer:
         self.environment = environment
         self.problems: list[Problem] = []
         self.anchors: dict[str, Node | None] = {}  # None while its own value is still being read
+        self.path: list[str | int] = []
         self.loader = _Loader(text)
 
     def document(self) -> Node:
@@ -87,25 +88,16 @@ class _Composer:
         if self.loader.check_event(yaml.StreamEndEvent):
             raise fatal("Y103", self.name, 1, 1, "is empty", expected=_TOP)
         self._next()  # document start
-        root = self._node(0)
+        root = self._node()
         self._next()  # document end
         if not self.loader.check_event(yaml.StreamEndEvent):
             at = self._at(self.loader.peek_event())
-            raise fatal(
-                "Y104",
-                self.name,
-                at.line,
-                at.column,
-                "holds several documents",
-                "keep one, without `---` inside",
-            )
+            raise self._fatal("Y104", at, "holds several documents", "keep one, without `---` inside")
         if root.value is None:
             raise fatal("Y103", self.name, 1, 1, "is empty", expected=_TOP)
         if not isinstance(root.value, dict):
             kind = "a list" if isinstance(root.value, list) else "a single value"
-            raise fatal(
-                "Y105", self.name, root.at.line, root.at.column, f"holds {kind} at the top", expected=_TOP
-            )
+            raise self._fatal("Y105", root.at, f"holds {kind} at the top", expected=_TOP)
         return root
 
     def _next(self) -> Any:
@@ -115,139 +107,134 @@ class _Composer:
         start, end = event.start_mark, event.end_mark
         return Position(self.name, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
 
-    def _node(self, depth: int) -> Node:
+    def _fatal(
+        self, code: str, at: Position, message: str, hint: str | None = None, expected: str | None = None
+    ) -> RecipeErrors:
+        return fatal(code, self.name, at.line, at.column, message, hint, expected)
+
+    def _problem(self, code: str, at: Position, message: str, **more: Any) -> None:
+        self.problems.append(Problem(code, at, dotted(tuple(self.path)), message, **more))
+
+    def _node(self) -> Node:
         event = self._next()
         at = self._at(event)
-        if depth > DEEPEST:
-            raise fatal("Y107", self.name, at.line, at.column, f"is nested deeper than {DEEPEST} levels")
+        if len(self.path) > DEEPEST:
+            raise self._fatal("Y107", at, f"is nested deeper than {DEEPEST} levels")
         if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self.anchors:
-                raise fatal(
-                    "Y106", self.name, at.line, at.column, f"`*{event.anchor}` names no anchor before it"
-                )
-            node = self.anchors[event.anchor]
-            if node is None:
-                raise fatal("Y106", self.name, at.line, at.column, f"`*{event.anchor}` contains itself")
-            return Node(node.value, at, node.raw, node.size, node.replaces)
+            return self._alias(event.anchor, at)
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         replaces = self._tag(event, at)
         if isinstance(event, yaml.ScalarEvent):
             node = self._scalar(event, at)
         elif isinstance(event, yaml.SequenceStartEvent):
-            node = self._sequence(at, depth)
+            node = self._sequence(event, at)
         else:
-            node = self._mapping(at, depth)
+            node = self._mapping(event, at)
         node.replaces = replaces
-        if node.size > MOST_VALUES:
-            raise fatal("Y108", self.name, at.line, at.column, f"holds more than {MOST_VALUES} values")
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         return node
+
+    def _alias(self, anchor: str | None, at: Position) -> Node:
+        if anchor is None or anchor not in self.anchors:
+            raise self._fatal("Y106", at, f"`*{anchor}` names no anchor before it")
+        node = self.anchors[anchor]
+        if node is None:
+            raise self._fatal("Y106", at, f"`*{anchor}` contains itself")
+        return Node(node.value, at, node.raw, node.size, node.replaces)
 
     def _tag(self, event: Any, at: Position) -> bool:
         if event.tag in (None, "!"):
             return False
         if event.tag == "!replace" and isinstance(event, yaml.MappingStartEvent):
             return True
-        self.problems.append(
-            Problem(
-                "Y109",
-                at,
-                "",
-                f"tag `{event.tag}` is not allowed",
-                hint="delete it (only `!replace` before a mapping)",
-            )
-        )
+        hint = "delete it (only `!replace` before a mapping)"
+        self._problem("Y109", at, f"tag `{event.tag[:40]}` is not allowed", hint=hint)
         return False
 
     def _scalar(self, event: Any, at: Position) -> Node:
-        plain = event.style is None or event.style == ""
-        raw = self.text[event.start_mark.index : event.end_mark.index] if not plain else event.value
-        text = event.value
+        plain = event.style in (None, "")
+        raw = event.value if plain else self.text[event.start_mark.index : event.end_mark.index].strip()
         try:
-            text = expand(text, self.environment)
+            text = expand(event.value, self.environment)
+        except UnsetVariable as error:
+            hint = "set it, or give a default: `${NAME:-default}`"
+            self._problem("Y110", at, str(error), value=raw, hint=hint)
+            return Node(Unknown(event.value), at, raw)
         except ValueError as error:
-            unset = isinstance(error, UnsetVariable)
-            hint = (
-                "set it, or give a default: `${NAME:-default}`" if unset else "write `$${` for a literal `${`"
-            )
-            self.problems.append(
-                Problem("Y110" if unset else "Y111", at, "", str(error), value=raw, hint=hint)
-            )
-            return Node(Unknown(text), at, raw)
-        if not plain:
-            return Node(text, at, raw.strip())
-        if text == "" and event.value:
-            return Node("", at, raw)  # a variable that is set and empty is empty text, not null
+            self._problem("Y111", at, str(error), value=raw, hint="write `$${` for a literal `${`")
+            return Node(Unknown(event.value), at, raw)
+        if not plain or (
+            text == "" and event.value
+        ):  # a variable that is set and empty is empty text, not null
+            return Node(text, at, raw)
         return Node(read_plain(text), at, raw)
 
-    def _sequence(self, at: Position, depth: int) -> Node:
-        items = []
+    def _sequence(self, event: Any, at: Position) -> Node:
+        items: list[Node] = []
         size = 1
         while not self.loader.check_event(yaml.SequenceEndEvent):
-            items.append(self._node(depth + 1))
-            size += items[-1].size
-            if size > MOST_VALUES:
-                raise fatal("Y108", self.name, at.line, at.column, f"holds more than {MOST_VALUES} values")
-        self._next()
-        return Node(items, at, size=size)
+            self.path.append(len(items))
+            items.append(self._node())
+            self.path.pop()
+            size = self._grown(size, items[-1], at)
+        return Node(items, self._whole(event, at), size=size)
 
-    def _mapping(self, at: Position, depth: int) -> Node:
+    def _mapping(self, event: Any, at: Position) -> Node:
         entries: dict[str, Entry] = {}
         merged: dict[str, Entry] = {}
         size = 1
         while not self.loader.check_event(yaml.MappingEndEvent):
-            key, key_at = self._key(depth)
-            node = self._node(depth + 1)
-            size += node.size
-            if size > MOST_VALUES:
-                raise fatal("Y108", self.name, at.line, at.column, f"holds more than {MOST_VALUES} values")
+            key, key_at = self._key()
+            self.path.append("<<" if key is None else key)
+            node = self._node()
+            size = self._grown(size, node, at)
             if key is None:
                 self._merge(node, key_at, merged)
             elif key in entries:
                 first = entries[key].key_at
-                self.problems.append(
-                    Problem(
-                        "Y112", key_at, key, f"key `{key}` is given twice, first at line {first.line}",
-                        hint="delete one of them", also=first,
-                    )
-                )  # fmt: skip
+                message = f"key `{key}` is given twice, first at line {first.line}"
+                self._problem("Y112", key_at, message, hint="delete one of them", also=first)
             else:
                 entries[key] = Entry(key_at, node)
-        self._next()
+            self.path.pop()
         for key, entry in merged.items():
             entries.setdefault(key, entry)
-        return Node(entries, at, size=size)
+        return Node(entries, self._whole(event, at), size=size)
 
-    def _key(self, depth: int) -> tuple[str | None, Position]:
-        """A mapping's key; None for `<<`."""
+    def _grown(self, size: int, node: Node, at: Position) -> int:
+        """The size with one value more; aliases make it grow faster than the file does."""
+        if size + node.size > MOST_VALUES:
+            raise self._fatal("Y108", at, f"holds more than {MOST_VALUES} values, aliases counted each time")
+        return size + node.size
+
+    def _whole(self, event: Any, at: Position) -> Position:
+        """From the start of a mapping or list to its end, where brackets show it."""
+        end = self._at(self._next())
+        return at._replace(end_line=end.end_line, end_column=end.end_column) if event.flow_style else at
+
+    def _key(self) -> tuple[str | None, Position]:
+        """A mapping's key, always the text that is written; None for `<<`. Keys are not expanded."""
         event = self.loader.peek_event()
-        node = self._node(depth + 1)
-        plain = isinstance(event, yaml.ScalarEvent) and event.style in (None, "")
-        if plain and event.value == "<<":
-            return None, node.at
-        if isinstance(node.value, Doubtful) or (
-            isinstance(event, yaml.ScalarEvent) and not isinstance(node.value, str)
-        ):
-            return event.value, node.at  # `no:` or `8:` is the text it is written as
-        if isinstance(node.value, str):
+        if isinstance(event, yaml.ScalarEvent):
+            self._next()
+            at = self._at(event)
+            if event.anchor is not None:
+                self.anchors[event.anchor] = Node(event.value, at, event.value)
+            self._tag(event, at)
+            return None if event.value == "<<" and event.style in (None, "") else event.value, at
+        node = self._node()
+        if isinstance(node.value, str):  # an alias
             return str(node.value), node.at
-        raise fatal(
-            "Y113",
-            self.name,
-            node.at.line,
-            node.at.column,
-            "a key must be a single word",
-            "check the indentation and braces",
-        )
+        raise self._fatal("Y113", node.at, "a key must be a single word", "check the indentation and braces")
 
     def _merge(self, node: Node, at: Position, merged: dict[str, Entry]) -> None:
+        """`<<`: the keys of one mapping or several, of which the first wins."""
         sources = node.value if isinstance(node.value, list) else [node]
         if not all(isinstance(source.value, dict) for source in sources):
-            self.problems.append(
-                Problem("Y114", at, "", "`<<` merges a mapping or a list of mappings", value=node.raw or None)
-            )
+            message = "`<<` merges a mapping or a list of mappings"
+            self._problem("Y114", at, message, value=node.raw or None)
             return
         for source in sources:
             for key, entry in source.value.items():

@@ -110,10 +110,11 @@ def credentials_come_from_secrets(recipe: Recipe, report: Report) -> None:
                 f"{_K}.env.{name}",
                 "looks like a credential that every reader of the manifest would see",
                 f"create a Secret and use `secret_env: {{{name}: {{secret: NAME, key: KEY}}}}`",
+                secret=True,
             )
     for name, value in (*k.annotations.items(), *k.service_account_annotations.items()):
         if _SECRET_VALUE.search(value):
-            report.add(f"{_K}.annotations", f"`{name}` looks like a credential", "leave it out")
+            report.add(f"{_K}.annotations", f"`{name}` looks like a credential", "leave it out", secret=True)
 
 
 def looks_like_credential(name: str, value: str) -> bool:
@@ -131,7 +132,11 @@ def labels_are_the_users_own(recipe: Recipe, report: Report) -> None:
     for key in () if k is None else k.labels:
         prefix = key.rpartition("/")[0]
         if prefix and any(prefix == own or prefix.endswith("." + own) for own in _OWN_LABELS):
-            report.add(f"{_K}.labels.{key}", "the prefix is not the user's", "use a prefix of your own")
+            report.add(
+                ("cluster", "kubernetes", "labels", key),
+                "the prefix is not the user's",
+                "use a prefix of your own",
+            )
 
 
 @rule("R726")

@@ -7,11 +7,13 @@ docs/rules.md, and a test that breaks exactly it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from runner.recipe.facts import Facts
-from runner.recipe.node import Node, Path, find, locate
+from runner.recipe.node import Node, Path, dotted, find, locate
 from runner.recipe.problems import Problem, Severity
+from runner.recipe.view import Broken
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
@@ -55,38 +57,52 @@ class Report:
 
     def add(
         self,
-        path: str,
+        path: str | Path,
         message: str,
         hint: str | None = None,
         *,
-        also: str | None = None,
+        also: str | Path | None = None,
         expected: str | None = None,
+        secret: bool = False,
     ) -> None:
         """One finding.
 
         Args:
-            path: dotted path of the value to blame; where it is a default, `also` or its section is
-                pointed at.
+            path: of the value to blame, dotted, or in parts where a key holds dots; where it is a default, `also` or
+                its section is pointed at.
             message: what is wrong, with the values.
             hint: what to change.
-            also: dotted path of the other side.
+            also: path of the other side.
             expected: what would be right.
+            secret: the value must not be shown.
         """
         parts = _parts(path)
         node = find(self.root, parts)
         other = find(self.root, _parts(also)) if also else None
-        value = f"`{node.raw}`" if node is not None and node.raw else None
+        value = f"`{node.raw}`" if node is not None and node.raw and not secret else None
         at = other.at if other and node is None else locate(self.root, parts)
         second = other.at if other and node else None
         self.problems.append(
-            Problem(self.rule.code, at, path, message, value, expected, hint, self.rule.severity, second)
+            Problem(
+                self.rule.code,
+                at,
+                dotted(parts),
+                message,
+                value,
+                expected,
+                hint,
+                self.rule.severity,
+                second,
+                secret,
+            )
         )
 
 
-def _parts(path: str) -> Path:
-    return tuple(
-        int(part) if part.isdecimal() else part for part in path.replace("[", ".").replace("]", "").split(".")
-    )
+def _parts(path: str | Path) -> Path:
+    if not isinstance(path, str):
+        return path
+    words = path.replace("[", ".").replace("]", "").split(".")
+    return tuple(int(word) if word.isdecimal() else word for word in words)
 
 
 def run_rules(recipe: Recipe, root: Node) -> list[Problem]:
@@ -95,6 +111,7 @@ def run_rules(recipe: Recipe, root: Node) -> list[Problem]:
     facts = Facts(recipe)
     for code in sorted(RULES):
         report = Report(root, RULES[code], facts)
-        RULES[code].check(recipe, report)
+        with suppress(Broken):  # what the rule looks at has a problem that is reported already
+            RULES[code].check(recipe, report)
         problems += report.problems
     return problems
