@@ -207,7 +207,7 @@ def test_shared_memory_holds_staging_buffers_and_data_workers() -> None:
     assert shm(on_cluster(nodes=4, **llama)) < shm(base) / 1.9
     with_workers = on_cluster(nodes=2, dataset={"workers": 2}, **llama)
     assert shm(with_workers) - shm(base) == 8 * 2 * 2**30
-    unknown = on_cluster(nodes=2, model={"architecture": None, "name": "gpt2"})
+    unknown = on_cluster(nodes=2, model={"architecture": None, "name": "org/unheard-of"})
     assert shm(unknown) == 1703 * 2**30 // 2
     assert shm(on_cluster(cluster={"kubernetes": {"shm_size": "40GiB"}})) == 40 * 2**30
 

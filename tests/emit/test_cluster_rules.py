@@ -1,0 +1,129 @@
+"""What a recipe may not say of its cluster: each is found by `--validate`, with its field's path and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from recipes_for_tests import KUBERNETES, merged, tiny_data
+
+from runner.recipe.load import check_file
+from runner.recipe.problems import Problem
+
+K = "cluster.kubernetes"
+
+
+def problems(tmp_path: Path, change: dict[str, Any]) -> list[Problem]:
+    """Errors of the cluster recipe with a change laid over it."""
+    cluster = {
+        "nodes": 2, "instance_type": "p5.48xlarge", "accelerator": "auto", "processes_per_node": 8,
+        "kubernetes": KUBERNETES,
+    }  # fmt: skip
+    base = tiny_data(training={"global_batch_size": 96}, cluster=cluster)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(merged(base, change), sort_keys=False))
+    return [item for item in check_file(path, environment={})[1] if item.severity == "error"]
+
+
+def kubernetes(**change: Any) -> dict[str, Any]:
+    return {"cluster": {"kubernetes": change}}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "GPU layer on a CPU node": (
+        {"cluster": {"instance_type": "c9.large", "instance": {"gpus": 0, "vcpus": 8, "memory": "64GiB"}}},
+        "R721", "cluster.accelerator",
+    ),
+    "more ranks than GPUs": ({"cluster": {"processes_per_node": 12}}, "R721", "cluster.processes_per_node"),
+    "more EFA than the node has": (kubernetes(efa=33), "R722", f"{K}.efa"),
+    "more CPU than the node has": (kubernetes(resources={"cpu": "193"}), "R722", f"{K}.resources.cpu"),
+    "more memory than the node has": (kubernetes(resources={"memory": "2Ti"}), "R722", f"{K}.resources.memory"),
+    "more local storage than the node has": (
+        kubernetes(local_storage={"size": "40TB"}), "R722", f"{K}.local_storage.size",
+    ),
+    "variable of the launcher": (kubernetes(env={"PET_NNODES": "1"}), "R723", f"{K}.env.PET_NNODES"),
+    "variable that breaks EFA": (kubernetes(env={"RDMAV_FORK_SAFE": "1"}), "R723", f"{K}.env.RDMAV_FORK_SAFE"),
+    "variable twice": (
+        kubernetes(env={"X": "1"}, secret_env={"X": {"secret": "a", "key": "b"}}), "R723", f"{K}.env.X",
+    ),
+    "token by name": (kubernetes(env={"HF_TOKEN": "abc"}), "R724", f"{K}.env.HF_TOKEN"),
+    "token by value": (kubernetes(env={"X": "hf_" + "a" * 34}), "R724", f"{K}.env.X"),
+    "key by value": (kubernetes(env={"X": "AKIA" + "A" * 16}), "R724", f"{K}.env.X"),
+    "password in an address": (
+        kubernetes(env={"PROXY": "http://me:secret@proxy.example:3128"}), "R724", f"{K}.env.PROXY",
+    ),
+    "label of Kubernetes": (kubernetes(labels={"kubernetes.io/x": "z1"}), "R725", f"{K}.labels.kubernetes.io/x"),
+    "label of the product": (kubernetes(labels={"nvrx-run/run": "z1"}), "R725", f"{K}.labels.nvrx-run/run"),
+    "toleration Exists with a value": (
+        kubernetes(tolerations=[{"key": "a", "value": "b"}]), "R726", f"{K}.tolerations[0].value",
+    ),
+    "toleration Equal without a key": (
+        kubernetes(tolerations=[{"operator": "Equal", "value": "b"}]), "R726", f"{K}.tolerations[0]",
+    ),
+    "IPC_LOCK under baseline": (kubernetes(ipc_lock=True), "R727", f"{K}.ipc_lock"),
+    "run folder in the pod": ({"output": {"folder": "/data/run"}}, "R728", "output.folder"),
+    "checkpoints beside the storage": ({"checkpoint": {"folder": "/shared2/x"}}, "R728", "checkpoint.folder"),
+    "checkpoints above the storage": ({"checkpoint": {"folder": "../x"}}, "R728", "checkpoint.folder"),
+    "storage over /tmp": (
+        kubernetes(storage={**KUBERNETES["storage"], "mount_path": "/tmp"}), "R729", f"{K}.storage.mount_path",
+    ),
+    "two mounts at one place": (
+        kubernetes(volume_mounts=[{"name": "x", "mountPath": "/shared"}]), "R729", f"{K}.volume_mounts[0]",
+    ),
+    "grace below a save": (kubernetes(grace_period="5m"), "R730", f"{K}.grace_period"),
+}  # fmt: skip
+MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
+    "namespace": (kubernetes(namespace="Team_A"), f"{K}.namespace"),
+    "zone": (kubernetes(zone="us east"), f"{K}.zone"),
+    "label value": (kubernetes(labels={"a": "b c"}), f"{K}.labels.a"),
+    "toleration effect": (kubernetes(tolerations=[{"key": "a", "effect": "Never"}]), f"{K}.tolerations[0].effect"),
+    "toleration value that is blank": (
+        kubernetes(tolerations=[{"key": "a", "value": " "}]), f"{K}.tolerations[0].value",
+    ),
+    "file system": (
+        kubernetes(storage={"source": "fsx", "file_system_id": "x", "dns_name": "a.b", "mount_name": "m"}),
+        f"{K}.storage.file_system_id",
+    ),
+    "memory": (kubernetes(resources={"memory": "10GB"}), f"{K}.resources.memory"),
+    "no storage": (kubernetes(storage=None), f"{K}.storage"),
+    "no image": (kubernetes(image=""), f"{K}.image"),
+    "image with a space": (kubernetes(image="a b"), f"{K}.image"),
+    "port": ({"cluster": {"rendezvous_port": 80}}, "cluster.rendezvous_port"),
+    "NVRx version": ({"cluster": {"nvrx_version": "0.9"}}, "cluster.nvrx_version"),
+    "user root": (kubernetes(run_as_user=0), f"{K}.run_as_user"),
+    "env value that is a list": (kubernetes(env={"A": [1]}), f"{K}.env.A"),
+    "patch of another kind": (kubernetes(patches={"Deployment": {}}), f"{K}.patches.Deployment"),
+    "unknown key": (kubernetes(imagee="x"), f"{K}.imagee"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_contradiction_is_refused_with_rule_path_and_line(case: str, tmp_path: Path) -> None:
+    change, code, path = REFUSED[case]
+    found = problems(tmp_path, change)
+    assert (code, path) in [(item.code, item.path) for item in found], [item.line() for item in found]
+    (first,) = (item for item in found if (item.code, item.path) == (code, path))
+    assert first.at.line > 0
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_setting_is_refused_with_its_path(case: str, tmp_path: Path) -> None:
+    change, path = MALFORMED[case]
+    found = problems(tmp_path, change)
+    assert path in [item.path for item in found], [item.line() for item in found]
+
+
+def test_the_same_recipe_without_a_change_is_valid(tmp_path: Path) -> None:
+    assert problems(tmp_path, {}) == []
+
+
+def test_harmless_values_are_no_credentials(tmp_path: Path) -> None:
+    environment = {
+        "TOKENIZERS_PARALLELISM": False,
+        "HF_TOKEN_PATH": "/shared/token",
+        "MAX_TOKENS": 5,
+        "AUTHOR": "me",
+    }
+    assert problems(tmp_path, kubernetes(env=environment)) == []
