@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from runner.recipe.checks import check
 from runner.recipe.layers import read_layers
@@ -73,7 +73,7 @@ def check_file(
     checker = TypeChecker(table())
     view = checker.recipe(root)
     problems += checker.problems
-    problems += check(cast(Any, view), root)
+    problems += check(view, root)
     problems.sort(key=lambda problem: (problem.at.file, problem.at.line, problem.at.column))
     loaded = None
     if not any(problem.severity == "error" for problem in problems):

@@ -22,6 +22,7 @@ class Problem(NamedTuple):
         value: the value as written, where there is one.
         expected: what would be right.
         hint: what to change.
+        involved: path and place of every written setting that the finding depends on.
         secret: the value is a credential: the line it stands on is not shown.
         also: a second place that matters (the other duplicate key, the other side of a rule).
     """
@@ -36,6 +37,7 @@ class Problem(NamedTuple):
     severity: Severity = "error"
     also: Position | None = None
     secret: bool = False
+    involved: tuple[tuple[str, Position], ...] = ()
 
     def line(self) -> str:
         """Everything in one line: `file:3:5: error[R101] path: message; expected ...; hint`."""

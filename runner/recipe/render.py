@@ -12,6 +12,7 @@ from runner.recipe.problems import Problem
 
 _RED, _YELLOW, _BOLD, _BLUE, _OFF = "\033[31m", "\033[33m", "\033[1m", "\033[34m", "\033[0m"
 _WIDEST = 100
+_MOST_INVOLVED = 5
 
 
 def text(problems: Sequence[Problem], *, color: bool = False) -> str:
@@ -32,11 +33,26 @@ def _block(problem: Problem, color: bool) -> str:
     if problem.also is not None and problem.also.line:
         lines.append(f"  see {problem.also}")
         lines += _excerpt(problem.also, lambda marker: paint(_BLUE, marker.replace("^", "-")))
+    lines += _depends(problem)
     if problem.expected:
         lines.append(f"  expected: {problem.expected}")
     if problem.hint:
         lines.append(f"  {paint(_BLUE, 'help')}: {problem.hint}")
     return "\n".join(lines) + "\n"
+
+
+def _depends(problem: Problem) -> list[str]:
+    """The other settings that a finding depends on, in one line."""
+    shown = {
+        problem.path,
+        *([] if problem.also is None else [p for p, at in problem.involved if at == problem.also]),
+    }
+    others = [f"{path} ({at.file.rpartition('/')[2]}:{at.line})" if at.line else f"{path} (--set)"
+              for path, at in problem.involved if path not in shown]  # fmt: skip
+    if not others:
+        return []
+    more = f" and {len(others) - _MOST_INVOLVED} more" if len(others) > _MOST_INVOLVED else ""
+    return [f"  depends on: {', '.join(others[:_MOST_INVOLVED])}{more}"]
 
 
 def _excerpt(at: Position, paint: Callable[[str], str]) -> list[str]:
@@ -77,6 +93,10 @@ def _record(problem: Problem) -> dict[str, Any]:
         "value": problem.value,
         "expected": problem.expected,
         "hint": problem.hint,
+        "involved": [
+            {"path": path, "file": at.file, "line": at.line, "column": at.column}
+            for path, at in problem.involved
+        ],
     }
 
 
@@ -110,20 +130,15 @@ def sarif(problems: Sequence[Problem], *, version: str) -> str:
     rules = [{"id": code, "helpUri": f"docs/rules.md#{code.lower()}"} for code in codes]
     results = []
     for problem in problems:
-        region = {
-            "startLine": max(1, problem.at.line),
-            "startColumn": max(1, problem.at.column),
-            "endLine": max(1, problem.at.end_line),
-            "endColumn": max(1, problem.at.end_column),
-        }
-        uri = problem.at.file.replace("\\", "/")
-        location = {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
         results.append(
             {
                 "ruleId": problem.code,
                 "level": problem.severity,
                 "message": {"text": _sentence(problem)},
-                "locations": [location],
+                "locations": [_location(problem.at)],
+                "relatedLocations": [
+                    _location(at) | {"message": {"text": path}} for path, at in problem.involved if at.line
+                ],
             }
         )
     driver = {"name": "nvrx-run", "version": version, "rules": rules}
@@ -133,3 +148,14 @@ def sarif(problems: Sequence[Problem], *, version: str) -> str:
         "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}],
     }
     return json.dumps(log, indent=2, ensure_ascii=False)
+
+
+def _location(at: Position) -> dict[str, Any]:
+    region = {
+        "startLine": max(1, at.line),
+        "startColumn": max(1, at.column),
+        "endLine": max(1, at.end_line),
+        "endColumn": max(1, at.end_column),
+    }
+    artifact = {"uri": at.file.replace("\\", "/")}
+    return {"physicalLocation": {"artifactLocation": artifact, "region": region}}

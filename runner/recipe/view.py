@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from runner.recipe.node import Path
+
 
 class Broken(Exception):
     """A rule looked at a value that has a problem of its own: the rule has nothing to say."""
@@ -36,3 +38,26 @@ class View:
 
     def __repr__(self) -> str:
         return f"View({self.section_name})"
+
+
+class Traced:
+    """A view that notes in `seen` the path of every setting that is looked at."""
+
+    def __init__(self, view: View, path: Path, seen: dict[Path, None]) -> None:
+        self._view = view
+        self._path = path
+        self._seen = seen
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._view, name)
+        if name in ("section_name", "given"):
+            return value
+        return self._wrap(value, (*self._path, name))
+
+    def _wrap(self, value: Any, path: Path) -> Any:
+        self._seen[path] = None
+        if isinstance(value, View):
+            return Traced(value, path, self._seen)
+        if isinstance(value, tuple):
+            return tuple(self._wrap(item, (*path, index)) for index, item in enumerate(value))
+        return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from runner.recipe.checks import (
     batch,
     faults,
@@ -18,9 +16,7 @@ from runner.recipe.checks import (
 from runner.recipe.checks.rule import RULES, run_rules
 from runner.recipe.node import Node
 from runner.recipe.problems import Problem
-
-if TYPE_CHECKING:
-    from runner.recipe.recipe import Recipe
+from runner.recipe.view import View
 
 MODULES = (timeouts, batch, model, memory, storage, faults, machine, kubernetes, versions)
 """Importing them registers their rules."""
@@ -28,6 +24,6 @@ MODULES = (timeouts, batch, model, memory, storage, faults, machine, kubernetes,
 __all__ = ["MODULES", "RULES", "check"]
 
 
-def check(recipe: Recipe, root: Node) -> list[Problem]:
-    """What the rules find in a recipe whose settings are right one by one."""
-    return run_rules(recipe, root)
+def check(view: View, root: Node) -> list[Problem]:
+    """What the rules find in a recipe; settings that are wrong by themselves keep their rules silent."""
+    return run_rules(view, root)

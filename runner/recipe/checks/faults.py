@@ -36,9 +36,9 @@ def faults_fit_run(recipe: Recipe, report: Report) -> None:
 
 @rule("R602")
 def stated_faults_can_fire(recipe: Recipe, report: Report) -> None:
-    """Each of `faults.at` must name a step and a rank of the run, and each step and rank once."""
+    """Each of `faults.at` must name a step and a rank of the run, and each step, rank and phase once."""
     ranks, steps = report.facts.ranks, recipe.training.steps
-    seen: Counter[tuple[int, int]] = Counter()
+    seen: Counter[tuple[int, int, str]] = Counter()
     for index, fault in enumerate(recipe.faults.at):
         path = f"faults.at[{index}]"
         if fault.step > steps:
@@ -49,8 +49,8 @@ def stated_faults_can_fire(recipe: Recipe, report: Report) -> None:
             report.add(
                 f"{path}.rank", f"rank {fault.rank} does not exist: the run has ranks 0 to {ranks - 1}"
             )
-        seen[(fault.step, fault.rank)] += 1
-        if seen[(fault.step, fault.rank)] == 2:
+        seen[(fault.step, fault.rank, fault.phase)] += 1
+        if seen[(fault.step, fault.rank, fault.phase)] == 2:
             report.add(
                 path, f"rank {fault.rank} has another fault at step {fault.step} already", "move one of them"
             )
@@ -164,3 +164,28 @@ def faults_are_drawn(recipe: Recipe, report: Report) -> None:
     if faults.count == 0 and not faults.at and given & {"types", "weights"}:
         path = "faults.types" if "types" in given else "faults.weights"
         report.add(path, "no fault is drawn: faults.count is 0", "set faults.count", also="faults.count")
+
+
+@rule("R610")
+def phases_come(recipe: Recipe, report: Report) -> None:
+    """The `phase` of each of `faults.at` must come at its step.
+
+    A save happens every `checkpoint.every` steps and at the last one, a snapshot also every `snapshot_every`; only in
+    phase `step` is there a loss to spoil.
+    """
+    checkpoint, last = recipe.checkpoint, recipe.training.steps
+    for index, fault in enumerate(recipe.faults.at):
+        path = f"faults.at[{index}]"
+        saved = fault.step % checkpoint.every == 0 or fault.step == last
+        between = checkpoint.snapshot_every is not None and fault.step % checkpoint.snapshot_every == 0
+        if fault.type == "nan_loss" and fault.phase != "step":
+            report.add(f"{path}.phase", f"there is no loss in phase {fault.phase}", "use phase `step`")
+        elif fault.phase == "save" and not saved:
+            message = f"step {fault.step} is not saved: checkpoints come every {checkpoint.every} steps"
+            report.add(
+                f"{path}.step", message, f"use a multiple of {checkpoint.every}", also="checkpoint.every"
+            )
+        elif fault.phase == "snapshot" and not saved and not between:
+            also = "checkpoint.snapshot_every" if checkpoint.snapshot_every else "checkpoint.every"
+            report.add(f"{path}.step", f"no snapshot is taken at step {fault.step}", "see checkpoint.snapshot_every",
+                       also=also)  # fmt: skip

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from runner.recipe.facts import Facts
-from runner.recipe.node import Node, Path, dotted, find, locate
+from runner.recipe.node import Node, Path, Position, dotted, find, locate
 from runner.recipe.problems import Problem, Severity
-from runner.recipe.view import Broken
+from runner.recipe.view import Broken, Traced, View
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
@@ -82,18 +82,10 @@ class Report:
         value = f"`{node.raw}`" if node is not None and node.raw and not secret else None
         at = other.at if other and node is None else locate(self.root, parts)
         second = other.at if other and node else None
+        severity = self.rule.severity
         self.problems.append(
             Problem(
-                self.rule.code,
-                at,
-                dotted(parts),
-                message,
-                value,
-                expected,
-                hint,
-                self.rule.severity,
-                second,
-                secret,
+                self.rule.code, at, dotted(parts), message, value, expected, hint, severity, second, secret
             )
         )
 
@@ -105,13 +97,30 @@ def _parts(path: str | Path) -> Path:
     return tuple(int(word) if word.isdecimal() else word for word in words)
 
 
-def run_rules(recipe: Recipe, root: Node) -> list[Problem]:
+def run_rules(view: View, root: Node) -> list[Problem]:
     """Every rule on one recipe, in the order of their numbers."""
     problems: list[Problem] = []
-    facts = Facts(recipe)
+    facts = Facts(cast("Recipe", view))
     for code in sorted(RULES):
         report = Report(root, RULES[code], facts)
         with suppress(Broken):  # what the rule looks at has a problem that is reported already
-            RULES[code].check(recipe, report)
-        problems += report.problems
+            RULES[code].check(facts.recipe, report)
+        if report.problems:
+            involved = _involved(view, root, RULES[code])
+            problems += [problem._replace(involved=involved) for problem in report.problems]
     return problems
+
+
+def _involved(view: View, root: Node, rule: Rule) -> tuple[tuple[str, Position], ...]:
+    """The written settings that a rule looks at, found by running it again on a view that takes notes."""
+    seen: dict[Path, None] = {}
+    facts = Facts(cast("Recipe", Traced(view, (), seen)))
+    with suppress(Broken):
+        rule.check(facts.recipe, Report(root, rule, facts))
+    nodes = [(path, find(root, path)) for path in seen]
+    leaves = [(path, node) for path, node in nodes if node is not None and not _entered(path, seen)]
+    return tuple((dotted(path), node.at) for path, node in leaves)
+
+
+def _entered(path: Path, seen: dict[Path, None]) -> bool:
+    return any(len(other) > len(path) and other[: len(path)] == path for other in seen)

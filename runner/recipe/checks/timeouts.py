@@ -296,6 +296,17 @@ def grace_covers_launcher(recipe: Recipe, report: Report) -> None:
         _above(report, path, kubernetes.grace_period, _FT + "term_timeout", s.term_timeout, why)
 
 
+@rule("R129")
+def stop_timeout_leaves_time_to_save(recipe: Recipe, report: Report) -> None:
+    """`recovery.stop_timeout` must exceed the time of a save.
+
+    A run that is asked to stop finishes its step and saves; past this timeout it is killed, saved or not.
+    """
+    why = "a stopped run would be killed before it has saved"
+    value, seconds = recipe.recovery.stop_timeout, report.facts.write_seconds
+    _outlasts(report, "recovery.stop_timeout", value, seconds, "the time of a save", why)
+
+
 @rule("R130", "warning")
 def unknown_save_may_look_hung(recipe: Recipe, report: Report) -> None:
     """A synchronous save may last up to `write_timeout`, which is more than the hang detection allows.
