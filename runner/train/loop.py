@@ -15,7 +15,7 @@ from runner.ledger.events import StepEnded
 from runner.recipe.recipe import Recipe
 from runner.train.data.batches import BatchSource, to_device
 from runner.train.loss import next_token_loss
-from runner.train.metrics import PendingMetrics
+from runner.train.metrics import NonFiniteError, PendingMetrics
 from runner.train.optimizer import learning_rate, set_learning_rate
 from runner.train.ports import Checkpointer, FaultInjector, Ledger, Life
 from runner.train.progress import StepReporter
@@ -135,7 +135,11 @@ class TrainingLoop:
         """Wait for the metrics of the step that is under way, check and report them."""
         if self._pending is None:
             return
-        metrics = self._pending.wait()
+        try:
+            metrics = self._pending.wait()
+        except NonFiniteError:
+            self._parts.checkpointer.reject()  # on a GPU the update has been made; nobody shall restart from it
+            raise
         self._pending = None
         now = time.monotonic()
         reporter.step(
