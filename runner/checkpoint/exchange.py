@@ -91,7 +91,8 @@ class Exchange:
             except RunError as error:
                 answer = {"error": str(error), "code": int(error.exit_code)}
             except OSError as error:
-                answer = {"error": f"checkpoint: {error}", "code": int(ExitCode.BAD_RECIPE)}
+                text = f"checkpoint.folder: {error.filename}: {error.strerror}"
+                answer = {"error": text, "code": int(ExitCode.BAD_RECIPE)}
             self.put(topic, answer)
         else:
             answer = self.wait(topic, timeout, what)

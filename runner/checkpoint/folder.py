@@ -164,6 +164,17 @@ class CheckpointFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def prepare(self) -> None:
+        """Make the folder, and find out now whether a save will be able to write to it.
+
+        Raises:
+            OSError: it cannot be made, or not written.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        probe = self.root / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+
     def entries(self) -> list[Entry]:
         """Everything here that is a checkpoint in some state, by step.
 

@@ -88,6 +88,10 @@ class Manager:
         self._layouts: dict[str, Layout] = {}
         self._files: tuple[FilePlan, ...] = ()
         self._finished = False
+        self._failed: Outcome | None = None  # the failure that ends this life, once all ranks know of it
+        self._stop_at: int | None = None
+        self._updates = 0
+        self._saves = 0
 
     # --- life cycle
 
@@ -105,6 +109,8 @@ class Manager:
         self._staging.bind(state)
         self._save_pending = False
         self._finished = False
+        self._failed = self._stop_at = None
+        self._updates = self._saves = 0
         self._tag = hashlib.sha256(life.attempt.encode()).hexdigest()[:8]
         self._context = SaveContext(
             life=life,
@@ -173,8 +179,10 @@ class Manager:
     def before_update(self) -> float:
         """Wait for the running copy, hand its save to the writer, and see how the running save does."""
         began = time.perf_counter()
+        self._updates += 1
         self._settle(began)
         self._notice()
+        self._stop_together()
         return time.perf_counter() - began
 
     def after_update(self, *, force_save: bool = False) -> float:
@@ -184,26 +192,34 @@ class Manager:
         self._settle(began)
         self._notice()
         section, step = self._section, self._state.step
-        save = (force_save or step % section.every == 0) and step not in self._committed
+        save = (force_save or step % section.every == 0) and not self._saved(step) and self._failed is None
         snapshot = section.snapshot_every is not None and step % section.snapshot_every == 0
-        if save and self._job is not None:
-            save = self._busy(step)
+        if save:
+            save = self._turn(step)
         if save or snapshot:
             self._stage(save, began)
         return time.perf_counter() - began
 
+    def _saved(self, step: int) -> bool:
+        """Whether `step` is committed or on its way."""
+        return step in self._committed or (self._job is not None and self._job.step == step)
+
     def finish(self) -> None:
         """Save the last step if it is not saved, wait for the commit, raise if it failed."""
-        assert self._staging is not None
         self._settle(time.perf_counter())
         self._drain()
+        self._end_leftover(wait=True)
         step = self._state.step
-        if step > 0 and step not in self._committed:
+        if self._failed is None and step > 0 and step not in self._committed:
             self._stage(True, time.perf_counter())
             self._settle(time.perf_counter())
             outcome = self._drain()
             if outcome is not None and not outcome.committed:
                 raise self._failure(outcome)
+        if self._failed is not None:
+            raise self._failure(self._failed)
+        if self._life.rank == 0:
+            self._folder.sweep()  # what writers of abandoned saves have made since the start
         self._finished = True
 
     # --- saves
@@ -212,6 +228,12 @@ class Manager:
         staging = self._staging
         assert staging is not None
         self._end_leftover(wait=False)
+        present = staging.at(self._state.step)
+        if present is not None:  # a snapshot of this very step is there already
+            self._stalled = time.perf_counter() - began
+            if save:
+                self._start_save(present)
+            return
         buffer = staging.free()
         if buffer is None and save:
             self._end_leftover(wait=True)
@@ -243,7 +265,8 @@ class Manager:
 
     def _start_save(self, buffer: Buffer) -> None:
         assert self._arena is not None
-        partial = self._folder.partial(buffer.step, self._tag)
+        self._saves += 1
+        partial = self._folder.partial(buffer.step, f"{self._tag}-{self._saves}")
         synchronous = self._section.mode == "sync"
         self._log.info("saving", step=buffer.step, path=str(partial), mode=self._section.mode)
         began = time.perf_counter()
@@ -261,6 +284,8 @@ class Manager:
             self._ledger.record(SaveStarted(step=buffer.step, mode="sync", stalled=self._stalled))
             if outcome is not None:
                 self._conclude(outcome)
+            if self._failed is not None:
+                raise self._failure(self._failed)  # all ranks are here
         else:
             self._stalled += time.perf_counter() - began
             self._ledger.record(SaveStarted(step=buffer.step, mode="async", stalled=self._stalled))
@@ -303,23 +328,27 @@ class Manager:
             self._writer = WriterQueue(self._life.rank, prepare_writer, (os.getpid(),))
         return self._writer
 
-    def _busy(self, step: int) -> bool:
-        """The save before is still running: wait for it, or (as rank 0 sees it) leave this one out."""
-        assert self._job is not None
-        if self._section.on_busy == "wait":
+    def _turn(self, step: int) -> bool:
+        """Whether a due save starts now: after the one before, or not at all where that still runs.
+
+        Ranks learn of a save's end at different moments, so where it matters rank 0 says for all what it sees.
+        """
+        if self._section.on_busy == "skip":
+            go = self._exchange.decide(
+                f"turn/{self._tag}/{step}",
+                lambda: self._job is None or self._job.outcome is not None,
+                self._section.write_timeout,
+                "the choice to save",
+            )
+            if not go:
+                self._log.warning(
+                    "save left out", step=step, because="the save before is still being written"
+                )
+                return False
+        elif self._job is not None:
             self._log.warning("save waits", step=step, for_step=self._job.step)
-            self._drain()
-            return True
-        job = self._job
-        topic = f"busy/{self._tag}/{step}"
-        go = self._exchange.decide(
-            topic, lambda: job.outcome is not None, self._section.write_timeout, "the choice to save"
-        )
-        if go:
-            self._drain()
-        else:
-            self._log.warning("save left out", step=step, because=f"step {job.step} is still being written")
-        return go
+        self._drain()
+        return True
 
     def _notice(self) -> None:
         """Look, without waiting, whether the running save has ended."""
@@ -399,8 +428,28 @@ class Manager:
             SaveFailed(step=outcome.step, path=str(outcome.path), reason=outcome.reason or "")
         )
         self._log.error("save failed", step=outcome.step, path=str(outcome.path), reason=outcome.reason)
-        if self._section.on_error == "stop":
-            raise self._failure(outcome)
+        if self._section.on_error == "stop" and self._failed is None:
+            self._failed = outcome
+
+    def _stop_together(self) -> None:
+        """End this life after a failed save, all ranks before the same update.
+
+        A rank that stopped alone would leave the others in a collective. So each says at which update it learnt
+        of the failure; steps keep the ranks within two updates of each other, so that the last one's place plus
+        three lies ahead of everybody who reads it.
+        """
+        if self._failed is None:
+            return
+        if self._stop_at is None:
+            mine = f"stop/{self._life.rank}"
+            if self._exchange.peek(mine) is None:
+                self._exchange.put(mine, self._updates)
+            places = [self._exchange.peek(f"stop/{rank}") for rank in range(self._life.world_size)]
+            if None in places:
+                return
+            self._stop_at = max(places) + 3
+        if self._updates >= self._stop_at:
+            raise self._failure(self._failed)
 
     def _failure(self, outcome: Outcome) -> RunError:
         return RunError(

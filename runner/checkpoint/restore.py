@@ -85,6 +85,7 @@ class Restorer:
         """Rank 0: the newest candidate. Damaged records are set aside on the way."""
         folder = self._folder
         if attempt == 0:
+            folder.prepare()
             for path in folder.sweep():
                 self._log.warning("unfinished checkpoint ignored and removed", path=str(path))
         while True:

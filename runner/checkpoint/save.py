@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from typing import Any
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import METADATA, CheckpointFolder, CommitRecord, write_durably, write_record
 from runner.checkpoint.metadata import dcp_metadata
-from runner.checkpoint.writer import checksum
+from runner.checkpoint.writer import checksum, explain
 from runner.recipe.checkpoint import CheckpointSection
 from runner.train.ports import Life
 
@@ -99,7 +100,7 @@ class SaveJob(threading.Thread):
         try:
             self._follow()
         except Exception as error:  # noqa: BLE001 - becomes the outcome that every rank raises or logs
-            text = str(error) if isinstance(error, SaveError) else f"{type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, SaveError) else explain(error)
             self._conclude({"reason": f"rank {self._exchange.rank}: {text}"})
 
     def _follow(self) -> None:
@@ -184,6 +185,10 @@ class SaveJob(threading.Thread):
         """Agree on the outcome: the first one written counts."""
         agreed = self._exchange.put_first(f"{self._topic}/outcome", outcome)
         committed = agreed["reason"] is None
+        if not committed and self._exchange.rank == 0:
+            shutil.rmtree(
+                self.partial, ignore_errors=True
+            )  # room for the next; what is left goes with a sweep
         self.outcome = Outcome(
             step=self.step,
             path=self._context.folder.path(self.step) if committed else self.partial,

@@ -13,6 +13,7 @@ import signal
 import struct
 import threading
 import zipfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -94,7 +95,7 @@ def run_request(request: WriteRequest) -> None:
             {"save": request.save, "files": describe(folder, write_buckets(folder, buckets), shards)}
         )
     except Exception as error:  # noqa: BLE001 - told to the rank, which tells all ranks; a dead writer would say less
-        arena.write_mail({"save": request.save, "error": f"{type(error).__name__}: {error}"})
+        arena.write_mail({"save": request.save, "error": explain(error)})
 
 
 def view(arena: Arena, buffer: int, shard: Shard) -> torch.Tensor:
@@ -150,25 +151,64 @@ def write_synchronously(
 ) -> list[dict[str, Any]]:
     """Write one rank's files with `torch.distributed.checkpoint`'s writer, in this process; returns `describe`.
 
+    One DCP writer a file, each in a thread of ours: an error in a thread of DCP's own (`thread_count` above 1) is
+    printed and forgotten, and `write_data` returns as if all had been written.
+
     Raises:
         OSError: the folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if not files:
-        return []
-    shards = [shard for file in files for shard in file.shards]
-    items = [write_item(shard) for shard in shards]
-    tensors = {item.index: view(arena, buffer, shard) for item, shard in zip(items, shards, strict=True)}
-    prefix = files[0].name.rsplit("_", 1)[0] + "_"
+    shards = {write_item(shard).index: shard for file in files for shard in file.shards}
+    results: list[WriteResult] = []
+
+    def one(file: FilePlan) -> None:
+        items = [write_item(shard) for shard in file.shards]
+        tensors = {
+            item.index: view(arena, buffer, shard) for item, shard in zip(items, file.shards, strict=True)
+        }
+        # DCP appends "0.distcp"; copying ahead is for tensors on a GPU.
+        plan = SavePlan(items, storage_data=_StoragePrefix(file.name.removesuffix(".distcp")))
+        writer = FileSystemWriter(folder, sync_files=True, thread_count=1, per_thread_copy_ahead=0)
+        results.extend(writer.write_data(plan, _StagedPlanner(tensors)).wait())
+
     computes = torch.serialization.get_crc32_options()
-    torch.serialization.set_crc32_options(False)
+    torch.serialization.set_crc32_options(False)  # see `nvrx_queue.write_buckets`
     try:
-        writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, thread_count=len(files))
-        plan = SavePlan(items, storage_data=_StoragePrefix(prefix))
-        results = writer.write_data(plan, _StagedPlanner(tensors)).wait()
+        _in_threads(one, files)
     finally:
         torch.serialization.set_crc32_options(computes)
-    return describe(folder, list(results), {item.index: s for item, s in zip(items, shards, strict=True)})
+    return describe(folder, results, shards)
+
+
+def _in_threads(function: Callable[[Any], None], arguments: Iterable[Any]) -> None:
+    """Call `function` for every argument, each in a thread; raises what the first failed call raised."""
+    failures: list[Exception] = []
+
+    def call(argument: Any) -> None:
+        try:
+            function(argument)
+        except Exception as error:  # noqa: BLE001 - raised again below, in the thread that waits
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=call, args=(argument,), name="checkpoint-file") for argument in arguments
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def explain(error: BaseException) -> str:
+    """An error in words: the operating system's, where it lies beneath (torch hides a full disk in a RuntimeError)."""
+    beneath: BaseException | None = error
+    while beneath is not None:
+        if isinstance(beneath, OSError) and beneath.strerror:
+            return f"{beneath.strerror}: {beneath.filename}" if beneath.filename else beneath.strerror
+        beneath = beneath.__cause__ or beneath.__context__
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def describe(
@@ -184,21 +224,14 @@ def describe(
     for result in results:
         by_file.setdefault(result.storage_data.relative_path, []).append(result)
     described: dict[str, dict[str, Any]] = {}
-    failures: list[Exception] = []
 
     def one(name: str) -> None:
-        try:
-            described[name] = _describe_file(folder / name, by_file[name], shards)
-        except Exception as error:  # noqa: BLE001 - raised again below, in the thread that waits
-            failures.append(error)
+        described[name] = _describe_file(folder / name, by_file[name], shards)
 
-    threads = [threading.Thread(target=one, args=(name,)) for name in by_file]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    _in_threads(one, by_file)
+    missing = shards.keys() - {result.index for result in results}
+    if missing:
+        raise RuntimeError(f"{len(missing)} tensors were not written, {next(iter(missing)).fqn} among them")
     sync_folder(folder)
     return [described[name] for name in sorted(described)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -28,6 +29,8 @@ from torch.distributed.fsdp import fully_shard
 
 from runner.checkpoint.manager import Manager
 from runner.checkpoint.shm import SHARED_MEMORY
+from runner.errors import RunError
+from runner.ledger.events import SaveCommitted, SnapshotTaken
 from runner.recipe.checkpoint import CheckpointSection
 from runner.train.ports import TrainState
 
@@ -190,12 +193,68 @@ class Trainer:
         return gathered
 
 
+def digest(state: dict[str, torch.Tensor]) -> str:
+    """One number for a whole state."""
+    hasher = hashlib.sha256()
+    for name in sorted(state):
+        hasher.update(name.encode() + state[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()
+
+
+def train(
+    place: Rank,
+    folder: str,
+    run_id: str,
+    until: int,
+    sharding: str = "fsdp",
+    width: int = 13,
+    **settings: Any,
+) -> dict[str, Any]:
+    """One whole run to step `until`: restore, train, finish, close."""
+    life = place.life()
+    recorder = Recorder()
+    trainer = Trainer(life, sharding=sharding, width=width)
+    checkpointer = manager(folder, recorder, run_id, **settings)
+    try:
+        checkpointer.attach(life, trainer.state)
+        step, source = checkpointer.restore()
+        digests = {step: digest(trainer.full_state())}
+        while trainer.state.step < until:
+            trainer.step(checkpointer)
+            digests[trainer.state.step] = digest(trainer.full_state())
+        checkpointer.finish()
+    finally:
+        checkpointer.close()
+    return {
+        "from": step,
+        "source": source,
+        "digests": digests,
+        "losses": trainer.losses,
+        "committed": [event.step for event in recorder.of(SaveCommitted)],
+        "snapshots": [event.step for event in recorder.of(SnapshotTaken)],
+        "lines": recorder.lines,
+    }
+
+
+def attempt(place: Rank, **arguments: Any) -> dict[str, Any]:
+    """Run `train`, or return the error that a user would see."""
+    try:
+        return train(place, **arguments)
+    except RunError as error:
+        return {"error": str(error), "code": int(error.exit_code)}
+
+
 def section(**settings: Any) -> CheckpointSection:
     return CheckpointSection(**{"every": 1000, "write_timeout": 60, "load_timeout": 60, **settings})
 
 
+def named(run_id: str) -> str:
+    """A run id that no other test session has."""
+    return f"test{os.environ['CKPT_SESSION']}-{run_id}"
+
+
 def manager(folder: Path | str, recorder: Recorder, run_id: str, **settings: Any) -> Manager:
-    return Manager(section(**settings), Path(folder), run_id, recorder, recorder, CPU)
+    return Manager(section(**settings), Path(folder), named(run_id), recorder, recorder, CPU)
 
 
 class Rank:
@@ -247,6 +306,7 @@ def _setup() -> None:
     global _context, _store
     if _context is None:
         path = os.pathsep.join([str(HERE), *sys.path])
+        os.environ["CKPT_SESSION"] = str(os.getpid())
         os.environ["PYTHONPATH"], before = path, os.environ.get("PYTHONPATH")
         _context = multiprocessing.get_context("forkserver")
         _context.set_forkserver_preload(["ckpt_world"])
@@ -326,4 +386,4 @@ class World:
 
 
 def arenas(run_id: str) -> list[str]:
-    return sorted(path.name for path in SHARED_MEMORY.glob(f"nvrx-{run_id}-*"))
+    return sorted(path.name for path in SHARED_MEMORY.glob(f"nvrx-{named(run_id)}-*"))
