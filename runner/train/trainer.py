@@ -20,12 +20,11 @@ class Trainer:
     Args:
         parts: the parts that outlive a life.
         data: hands out a rank's batches; kept between lives.
-        factory: builds the model; kept between lives.
+        factory: builds the model; made in the first life where it is not given, and kept between lives.
     """
 
-    def __init__(self, parts: LoopParts, data: DataPreparation) -> None:
-        self._parts, self._data = parts, data
-        self._factory: ModelFactory | None = None
+    def __init__(self, parts: LoopParts, data: DataPreparation, factory: ModelFactory | None = None) -> None:
+        self._parts, self._data, self._factory = parts, data, factory
 
     def __call__(self, life: Life) -> None:
         """One life. Returns when the run is done; raises what ended it otherwise."""

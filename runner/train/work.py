@@ -1,0 +1,83 @@
+"""One rank's work, from the resolved recipe: the one place where the parts are plugged together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import structlog
+
+from runner.checkpoint.manager import build_checkpointer
+from runner.errors import InputError
+from runner.faults.injector import FaultingLedger, ScheduledFaults
+from runner.launch.control import Control
+from runner.ledger.writer import LedgerWriter
+from runner.recipe.load import load_recipe
+from runner.recipe.recipe import Recipe
+from runner.recovery.run import run_with_recovery
+from runner.train.data.source import DataPreparation
+from runner.train.data.tokenizer import load_tokenizer
+from runner.train.log import configure
+from runner.train.loop import LoopParts
+from runner.train.ports import Life
+from runner.train.setup import ModelFactory, pick_device
+from runner.train.trainer import Trainer
+
+_prebuilt: list[ModelFactory] = []  # made by the fork server before it forks
+
+
+def preload(recipe_path: Path) -> None:
+    """Import and build everything that does not need a rank, so that forked workers have it."""
+    recipe = load_recipe(recipe_path).recipe
+    try:
+        _prebuilt.append(ModelFactory(recipe, load_tokenizer(recipe)))
+    except InputError:
+        return  # the first worker meets the same error and reports it as its own
+
+
+def work(recipe_path: Path) -> int:
+    """Train one rank to the end of the run; returns the product's exit code.
+
+    Raises:
+        SystemExit: the run is not done; the code says why.
+    """
+    recipe = load_recipe(recipe_path).recipe
+    rank = int(os.environ["RANK"])
+    log = configure(recipe.output, recipe.run_folder, rank)
+    writer = LedgerWriter(recipe.run_folder, rank=rank, life="")
+    ledger = FaultingLedger(writer)
+    with contextlib.ExitStack() as stack:
+        stack.callback(writer.close)
+        trainers: list[Trainer] = []
+
+        def train(life: Life) -> None:
+            # Built inside the layer, so that it judges and reports what goes wrong here like any other error.
+            if not trainers:
+                trainers.append(_plug_together(recipe, ledger, log, life, stack))
+            trainers[0](life)
+
+        run_with_recovery(recipe, train, ledger, log)
+    return 0
+
+
+def _plug_together(
+    recipe: Recipe,
+    ledger: FaultingLedger,
+    log: structlog.stdlib.BoundLogger,
+    life: Life,
+    stack: contextlib.ExitStack,
+) -> Trainer:
+    checkpointer = build_checkpointer(recipe, ledger, log, device=pick_device(recipe, life.local_rank))
+    stack.callback(checkpointer.close)
+    control = Control.from_environment()
+    ledger.faults = ScheduledFaults.of_recipe(recipe, life.world_size, ledger)
+    parts = LoopParts(
+        recipe=recipe,
+        ledger=ledger,
+        log=log,
+        checkpointer=checkpointer,
+        faults=ledger.faults,
+        stop_requested=lambda: control.stop_requested() is not None,
+    )
+    return Trainer(parts, DataPreparation(recipe, recipe.recovery.rendezvous_timeout), *_prebuilt)

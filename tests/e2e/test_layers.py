@@ -1,0 +1,80 @@
+"""Each recovery layer mends the fault that it is for, and the run ends as if nothing had happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from product import LAYERS, Run, make_run, same
+
+from runner.errors import ExitCode
+
+EXCEPTION = [{"step": 7, "rank": 1, "type": "exception"}]
+SIGKILL = [{"step": 7, "rank": 0, "type": "sigkill"}]
+BOTH = [
+    {"step": 3, "rank": 0, "type": "exception"},
+    {"step": 7, "rank": 1, "type": "sigkill"},
+    {"step": 10, "rank": 1, "type": "exception"},
+]
+
+
+@pytest.mark.parametrize(
+    ("layer", "faults"), [("inprocess", EXCEPTION), ("ft_launcher", SIGKILL), ("ft_launcher+inprocess", BOTH)]
+)
+def test_a_run_with_faults_ends_bit_identical_to_one_without(
+    tmp_path: Path, undisturbed: Run, layer: str, faults: list[dict[str, Any]]
+) -> None:
+    run = make_run(tmp_path, {"recovery": LAYERS[layer], "faults.at": faults})
+    done = run.finish()
+    assert same(run.state(), undisturbed.state()), done.stdout
+    assert run.losses() == undisturbed.losses()
+    assert len(run.events("FaultFired")) == len(faults)
+
+
+def test_with_no_layer_a_fault_ends_the_job_and_the_same_command_goes_on(
+    tmp_path: Path, undisturbed: Run
+) -> None:
+    run = make_run(tmp_path, {"recovery": LAYERS["none"], "faults.at": EXCEPTION})
+    stopped = run.command()
+    assert stopped.returncode == ExitCode.CRASHED
+    assert run.steps_saved() == [4]
+    run.finish()
+    assert same(run.state(), undisturbed.state())
+    assert {event["step"] for event in run.events("Loaded")} == {0, 4}
+
+
+def test_a_finished_run_started_again_exits_0_and_rewrites_nothing(undisturbed: Run) -> None:
+    files = {path: path.stat().st_mtime_ns for path in (undisturbed.folder / "checkpoints").rglob("*")}
+    undisturbed.finish()
+    assert files == {
+        path: path.stat().st_mtime_ns for path in (undisturbed.folder / "checkpoints").rglob("*")
+    }
+
+
+def test_a_sync_and_an_async_checkpoint_of_the_same_step_are_bit_identical(
+    tmp_path: Path, undisturbed: Run
+) -> None:
+    """The undisturbed run trained on while its checkpoints were written."""
+    run = make_run(tmp_path, {"checkpoint.mode": "sync"})
+    run.finish()
+    assert run.steps_saved() == undisturbed.steps_saved() == [4, 8, 12]
+    for step in run.steps_saved():
+        assert same(run.state(step), undisturbed.state(step))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_run_goes_on_at_another_world_size(
+    tmp_path: Path, undisturbed: Run, before: int, after: int
+) -> None:
+    first = make_run(
+        tmp_path,
+        {"cluster.processes_per_node": before, "faults.at": [{"step": 7, "rank": 0, "type": "exception"}]},
+    )
+    assert first.command().returncode == ExitCode.CRASHED
+    second = make_run(tmp_path, {"cluster.processes_per_node": after})
+    second.finish()
+    losses = second.losses()
+    assert losses.keys() == undisturbed.losses().keys()
+    for step, loss in undisturbed.losses().items():
+        assert losses[step] == pytest.approx(loss, rel=2e-5), step
