@@ -182,8 +182,8 @@ def run_as_client(path: str, fall_back: Callable[[], int], *, patience: float = 
         sys.stderr.write(f"nvrx-worker: the fork server at {path} does not answer ({error}, {waited:.1f} s); "
                          "starting without it\n")  # fmt: skip
         return fall_back()
-    for number in early:
-        forward(number, None)
+    for received in early:
+        forward(received, None)
     server.settimeout(None)  # as long as the worker lives; the server's end ends it
     code = _receive(server).get("exit")
     if code is None:
