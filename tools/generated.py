@@ -3,7 +3,7 @@
     python tools/generated.py [--check]
 
 The files follow from the sections and the rules in runner/recipe/: the quick check's table, the JSON Schema, and the
-pages of docs/ that show settings, rules and errors.
+pages of docs/ that show settings, rules and errors, and the manifests of the shipped recipes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools")]
+
+from manifest_files import manifest_files  # noqa: E402 - found through the line above
 
 
 def _table() -> str:
@@ -116,7 +118,7 @@ FILES: dict[str, Callable[[], str]] = {
 def stale() -> dict[str, str]:
     """Path below the root -> what should be there, for each file that is not current."""
     with _working_in(ROOT):
-        wanted = {name: make() for name, make in FILES.items()}
+        wanted = {name: make() for name, make in (FILES | manifest_files()).items()}
     return {
         name: text
         for name, text in wanted.items()
