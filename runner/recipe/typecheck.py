@@ -233,11 +233,11 @@ class TypeChecker:
         length = len(node.value)
         if (shortest is not None and length < shortest) or (longest is not None and length > longest):
             return self._wrong(node, path, f"{self._describe(kind)}; this has {length}", code="T204")
-        values = {}
+        pairs = []
         for key, entry in node.value.items():
             name = self.value(Node(key, entry.key_at, key), key_type, (*path, key))
-            values[name] = self.value(entry.node, inner, (*path, key))
-        return BAD if any(item is BAD for pair in values.items() for item in pair) else values
+            pairs.append((name, self.value(entry.node, inner, (*path, key))))
+        return BAD if any(item is BAD for pair in pairs for item in pair) else dict(pairs)
 
     def _tagged(self, node: Node, kind: Type, path: Path) -> Any:
         _, key, tags = kind
