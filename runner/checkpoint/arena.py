@@ -19,6 +19,7 @@ import os
 import struct
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import xxhash
 
 PAGE = 4096
+_PART = 32 << 20  # bytes of a buffer that one thread checksums at a time
 NOTE_BYTES = 256 << 10  # a note holds the state of a streaming dataset too
 _FRAME = struct.Struct("<QQ")
 _LOCK_PATIENCE = 10.0  # seconds: a rank that was killed lets go of its arena at once
@@ -49,6 +51,10 @@ class Purpose:
     mailbox_bytes: int
 
 
+def _part_checksum(part: memoryview) -> bytes:
+    return xxhash.xxh3_64_digest(part)  # lets other threads run
+
+
 def _round(value: int) -> int:
     return -(-value // PAGE) * PAGE
 
@@ -69,10 +75,15 @@ class Arena:
         fixed = PAGE + _round(purpose.mailbox_bytes) + purpose.buffers * NOTE_BYTES
         return fixed + purpose.buffers * max(PAGE, _round(purpose.buffer_bytes))
 
+    @property
+    def buffer_stride(self) -> int:
+        """Bytes from one buffer to the next, whole pages."""
+        return max(PAGE, _round(self.purpose.buffer_bytes))
+
     def buffer_start(self, index: int) -> int:
         """Byte offset of a buffer in the mapping."""
         fixed = PAGE + _round(self.purpose.mailbox_bytes) + self.purpose.buffers * NOTE_BYTES
-        return fixed + index * max(PAGE, _round(self.purpose.buffer_bytes))
+        return fixed + index * self.buffer_stride
 
     def buffer(self, index: int) -> memoryview:
         """The bytes of one buffer, writable."""
@@ -122,13 +133,12 @@ class Arena:
         """The last message, None where there is none or it is being written."""
         return self._unframe(PAGE, self.purpose.mailbox_bytes)
 
-    def checksum(self, index: int) -> str:
-        """xxh3 of a buffer's bytes. Lets other threads run."""
-        digest = xxhash.xxh3_64()
+    def checksum(self, index: int, pool: ThreadPoolExecutor | None = None) -> str:
+        """xxh3 of a buffer's bytes, or rather of the checksums of its parts, so that threads can share the work."""
         view = self.buffer(index)
-        for start in range(0, len(view), 64 << 20):
-            digest.update(view[start : start + (64 << 20)])
-        return digest.hexdigest()
+        parts = [view[start : start + _PART] for start in range(0, len(view), _PART)]
+        digests = map(_part_checksum, parts) if pool is None else pool.map(_part_checksum, parts)
+        return xxhash.xxh3_64_hexdigest(b"".join(digests))
 
     def close(self, *, remove: bool) -> None:
         """Let go of the file; `remove` takes its name away. The mapping goes with its last view."""

@@ -13,7 +13,7 @@ from runner.errors import ExitCode, RunError
 from runner.train.ports import Life
 
 _FIRST_PAUSE = 0.0005
-_LONGEST_PAUSE = 0.05
+_LONGEST_PAUSE = 0.01
 
 
 class Exchange:

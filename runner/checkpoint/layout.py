@@ -81,6 +81,14 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor.detach() if isinstance(tensor, DTensor) else tensor.detach()
 
 
+def placement(tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
+    """What decides a rank's layout, cheaper to compare than the layout is to make."""
+    return tuple(
+        (name, t.dtype, t.shape, (t.placements, t._local_tensor.shape) if isinstance(t, DTensor) else None)
+        for name, t in tensors.items()
+    )
+
+
 def local_layout(tensors: Mapping[str, torch.Tensor]) -> Layout:
     """Lay the local shards out one after the other.
 

@@ -15,7 +15,7 @@ import torch
 from runner.checkpoint.arena import Arena, ArenaError, Purpose, open_arena, private_arena
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
-from runner.checkpoint.layout import Layout, fingerprint, local_layout
+from runner.checkpoint.layout import Layout, fingerprint, local_layout, placement
 from runner.checkpoint.nvrx_queue import WriterQueue
 from runner.checkpoint.plan import FilePlan, plan_files, shards_to_write
 from runner.checkpoint.restore import Restorer
@@ -27,6 +27,7 @@ from runner.errors import ExitCode, RunError
 from runner.ledger.events import LoadSource, SaveCommitted, SaveFailed, SaveStarted, SnapshotTaken
 from runner.recipe.checkpoint import CheckpointSection
 from runner.recipe.recipe import Recipe
+from runner.recipe.recovery import ft_launcher_settings
 from runner.train.ports import Ledger, Life, TrainState
 
 _MEET_TIMEOUT = timedelta(minutes=5)  # the ranks' start-up skew in `attach`
@@ -47,7 +48,10 @@ def build_checkpointer(recipe: Recipe, ledger: Ledger, log: Log, *, device: torc
     """The checkpointer that a recipe asks for."""
     folder = recipe.checkpoint_folder.absolute()
     default = f"{recipe.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
-    return Manager(recipe.checkpoint, folder, current_run_id(default), ledger, log, device)
+    respawns = ft_launcher_settings(recipe.recovery) is not None
+    return Manager(
+        recipe.checkpoint, folder, current_run_id(default), ledger, log, device, successors=respawns
+    )
 
 
 class Manager:
@@ -58,6 +62,7 @@ class Manager:
         folder: where checkpoints go, absolute.
         run_id: names this run's shared memory on the node.
         device: where the state is.
+        successors: whether a respawned worker may go on from this one's snapshots.
     """
 
     def __init__(
@@ -68,7 +73,10 @@ class Manager:
         ledger: Ledger,
         log: Log,
         device: torch.device,
+        *,
+        successors: bool = True,
     ) -> None:
+        self._successors = successors
         self._section = section
         self._folder = CheckpointFolder(folder)
         self._run_id = run_id
@@ -86,6 +94,8 @@ class Manager:
         self._stalled = 0.0
         self._committed: set[int] = set()
         self._layouts: dict[str, Layout] = {}
+        self._known: tuple[Any, Layout, str] | None = None  # what decides the layout, the layout, its digest
+        self._planned: tuple[Any, tuple[FilePlan, ...]] | None = None
         self._files: tuple[FilePlan, ...] = ()
         self._finished = False
         self._failed: Outcome | None = None  # the failure that ends this life, once all ranks know of it
@@ -100,10 +110,8 @@ class Manager:
         self._retire()
         self._life, self._state = life, state
         self._exchange = Exchange(life, self._beat)
-        layout = local_layout(state.tensors)
-        self._fingerprint = fingerprint(state.tensors)
-        layouts = self._gather_layouts(layout)
-        self._files = plan_files(shards_to_write(layouts, life.rank), life.rank, self._section.writer_threads)
+        layout = self._lay_out(state)
+        self._files = self._plan(layout)
         self._prepare_staging(layout)
         assert self._staging is not None
         self._staging.bind(state)
@@ -117,7 +125,7 @@ class Manager:
             section=self._section,
             folder=self._folder,
             fingerprint=self._fingerprint,
-            tensors={s.name: [s.dtype, list(s.shape)] for s in layout.shards},
+            tensors=self._context_tensors,
             usable=Restorer.usable,
         )
         life.on_abort(self.freeze)
@@ -477,19 +485,41 @@ class Manager:
             self._committed.add(job.step)
         self._job_over()
 
-    def _gather_layouts(self, layout: Layout) -> list[Layout]:
-        """Every rank's layout, by rank; those seen in an earlier life are not sent again."""
-        mine = layout.digest
+    def _lay_out(self, state: TrainState) -> Layout:
+        """The layout of the local shards, that of the life before where nothing has moved."""
+        signature = (self._life.rank, self._life.world_size, placement(state.tensors))
+        if self._known is None or self._known[0] != signature:
+            layout = local_layout(state.tensors)
+            self._known = (signature, layout, layout.digest)
+            self._fingerprint = fingerprint(state.tensors)
+            self._context_tensors = {s.name: [s.dtype, list(s.shape)] for s in layout.shards}
+        return self._known[1]
+
+    def _plan(self, layout: Layout) -> tuple[FilePlan, ...]:
+        """This rank's files. Layouts are sent only where a rank has not seen them in an earlier life."""
+        assert self._known is not None
+        rank, mine = self._life.rank, self._known[2]
         self._layouts[mine] = layout
-        self._exchange.put(f"layout/{self._life.rank}", layout.to_json())
-        digests = self._exchange.gather("layout-digest", mine, _MEET_TIMEOUT, "the layout")
-        for rank, digest in enumerate(digests):
+        digests = self._exchange.gather(
+            "layout-digest", [mine, self._planned is not None], _MEET_TIMEOUT, "the layout"
+        )
+        order = [digest for digest, _ in digests]
+        if self._planned is not None and self._planned[0] == (rank, order):
+            if not all(knows for _, knows in digests):
+                self._exchange.put(f"layout/{rank}", layout.to_json())
+            return self._planned[1]
+        self._exchange.put(f"layout/{rank}", layout.to_json())
+        for other, digest in enumerate(order):
             if digest not in self._layouts:
-                sent = self._exchange.wait(f"layout/{rank}", _MEET_TIMEOUT, f"the layout of rank {rank}")
+                sent = self._exchange.wait(f"layout/{other}", _MEET_TIMEOUT, f"the layout of rank {other}")
                 self._layouts[digest] = Layout.from_json(sent)
-        return [self._layouts[digest] for digest in digests]
+        shards = shards_to_write([self._layouts[digest] for digest in order], rank)
+        files = plan_files(shards, rank, self._section.writer_threads)
+        self._planned = ((rank, order), files)
+        return files
 
     def _prepare_staging(self, layout: Layout) -> None:
+        assert self._known is not None
         life, section = self._life, self._section
         between = section.snapshot_every is not None and section.snapshot_every < section.every
         items = sum(len(file.shards) for file in self._files)
@@ -497,9 +527,11 @@ class Manager:
             run_id=self._run_id,
             rank=life.rank,
             world_size=life.world_size,
-            layout=layout.digest,
+            layout=self._known[2],
             fingerprint=self._fingerprint,
-            buffers=3 if between and section.mode == "async" else 2,
+            # One is filled beside the newest. Between two saves another is read by the writer, or is what a
+            # successor would use while the newest has no checksum yet.
+            buffers=3 if between and (section.mode == "async" or self._successors) else 2,
             buffer_bytes=layout.nbytes,
             mailbox_bytes=(64 << 10) + 512 * items,
         )
@@ -522,7 +554,13 @@ class Manager:
                 self._arena = private_arena(purpose)
             except ArenaError as shortage:
                 raise RunError(f"checkpoint: staging buffers: {shortage}") from shortage
-        self._staging = Staging(self._arena, layout, self._device)
+        self._staging = Staging(
+            self._arena,
+            layout,
+            self._device,
+            successors=self._successors,
+            local_world_size=life.local_world_size,
+        )
 
     def _drop_staging(self, *, remove: bool) -> None:
         if self._staging is not None:

@@ -62,23 +62,22 @@ class Restorer:
                 for buffer in self._staging.buffers:
                     self._staging.forget(buffer)
                 return 0, "fresh", {}
-            problem = self._from_memory(step) if choice["memory"] else self._from_storage(choice["record"])
+            if choice["memory"]:  # all ranks have said that they hold it
+                found = self._staging.at(step)
+                assert found is not None
+                self._staging.restore(found)
+                return step, "memory" if self._in_process else "shared_memory", dict(found.data)
+            problem = self._from_storage(choice["record"])
             problems = self._exchange.gather(f"restore/{attempt}/result", problem, timeout, "the load")
             if not any(problems):
                 found = self._staging.at(step)
                 assert found is not None
                 self._staging.restore(found)
-                if choice["memory"]:
-                    return step, "memory" if self._in_process else "shared_memory", dict(found.data)
                 return step, "storage", dict(found.data)
             said = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(problems) if text)
-            if choice["memory"]:
-                self._log.warning("snapshot not usable", step=step, reason=said)
-                common = [other for other in common if other != step]
-            else:
-                self._exchange.decide(
-                    f"restore/{attempt}/aside", partial(self._set_aside, step, said), timeout, "setting aside"
-                )
+            self._exchange.decide(
+                f"restore/{attempt}/aside", partial(self._set_aside, step, said), timeout, "setting aside"
+            )
             attempt += 1
 
     def _choose(self, common: list[int], attempt: int, state: TrainState) -> dict[str, Any]:
@@ -129,9 +128,6 @@ class Restorer:
                 f"{where} holds the position in streaming data of {record.world_size} ranks; this run has "
                 f"{self._exchange.world_size}, and a stream cannot be shared out anew: use as many ranks"
             )
-
-    def _from_memory(self, step: int) -> str | None:
-        return None if self._staging.at(step) is not None else f"no snapshot of step {step}"
 
     def _from_storage(self, described: dict[str, Any]) -> str | None:
         """Read and verify this rank's share; returns what is wrong, None where nothing is."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 
 from runner.checkpoint.arena import Arena
 from runner.checkpoint.layout import Layout, local_tensor
+from runner.checkpoint.sealer import Sealer
 from runner.checkpoint.writer import view
 from runner.errors import RunError
 from runner.train.ports import TrainState
@@ -54,9 +56,13 @@ class Staging:
     Args:
         arena: holds the bytes; must have been made for `layout`.
         device: where the live tensors are; pins the arena where it is a GPU.
+        successors: whether another process may go on from this arena, so that snapshots are checksummed.
+        local_world_size: ranks of this node, which share its cores.
     """
 
-    def __init__(self, arena: Arena, layout: Layout, device: torch.device) -> None:
+    def __init__(
+        self, arena: Arena, layout: Layout, device: torch.device, *, successors: bool, local_world_size: int
+    ) -> None:
         self.arena = arena
         self.layout = layout
         self.buffers = [Buffer(index) for index in range(arena.purpose.buffers)]
@@ -67,25 +73,41 @@ class Staging:
         self._mutable_copied: torch.cuda.Event | None = None
         self._frozen = False
         self._state: TrainState | None = None
+        self._successors = successors
         if self._cuda:
-            self._pinned = torch.frombuffer(arena.memory, dtype=torch.uint8)
-            check = torch.cuda.cudart().cudaHostRegister(self._pinned.data_ptr(), self._pinned.numel(), 0)
-            if int(check) != 0:
-                raise RunError(
-                    f"checkpoint: {self._pinned.numel()} bytes of host memory cannot be pinned (cudaHostRegister: "
-                    f"{check}); raise the container's memory limit or its locked-memory limit (ulimit -l)"
-                )
+            self._pin()
             self._stream = torch.cuda.Stream(device)
         for buffer in self.buffers:
-            note = arena.read_note(buffer.index) if arena.recovered else None
-            arena_note = (
-                note if note is not None and arena.checksum(buffer.index) == note["checksum"] else None
-            )
-            if arena_note is None:
+            note = arena.read_note(buffer.index) if arena.recovered and successors else None
+            if note is None or arena.checksum(buffer.index) != note["checksum"]:
                 arena.write_note(buffer.index, None)
             else:
-                buffer.step, buffer.data = arena_note["step"], arena_note["data"]
-                buffer.checksum, buffer.valid = arena_note["checksum"], True
+                buffer.step, buffer.data = note["step"], note["data"]
+                buffer.checksum, buffer.valid = note["checksum"], True
+        self._sealer = Sealer(arena, local_world_size, self._sealed) if self._cuda and successors else None
+
+    def _pin(self) -> None:
+        """Page-lock the buffers, side by side: most of the time goes into making the pages."""
+        whole = torch.frombuffer(self.arena.memory, dtype=torch.uint8)
+        size = self.arena.buffer_stride
+        starts = [whole.data_ptr() + self.arena.buffer_start(b.index) for b in self.buffers]
+        runtime = torch.cuda.cudart()
+        with ThreadPoolExecutor(len(starts)) as pool:
+            answers = list(pool.map(lambda start: runtime.cudaHostRegister(start, size, 0), starts))
+        self._pinned = [
+            s for s, answer in zip(starts, answers, strict=True) if answer == runtime.cudaError.success
+        ]
+        if len(self._pinned) < len(starts):
+            self._unpin()
+            raise RunError(
+                f"checkpoint: {len(starts)} x {size} bytes of host memory cannot be pinned (cudaHostRegister: "
+                f"{answers}); raise the container's memory limit or its locked-memory limit (ulimit -l)"
+            )
+
+    def _unpin(self) -> None:
+        for start in self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(start)
+        self._pinned = []
 
     # --- life cycle
 
@@ -117,9 +139,11 @@ class Staging:
 
     def release(self) -> None:
         """Unpin the memory."""
+        if self._sealer is not None:
+            self._sealer.stop()
         if self._cuda:
             self._stream.synchronize()
-            torch.cuda.cudart().cudaHostUnregister(self._pinned.data_ptr())
+            self._unpin()
 
     # --- snapshots
 
@@ -142,9 +166,18 @@ class Staging:
         return sorted(b.step for b in self.buffers if b.valid)
 
     def free(self) -> Buffer | None:
-        """A buffer that may be overwritten: not the newest valid one, and no writer reads it."""
+        """A buffer that may be overwritten.
+
+        It is neither the newest valid one, nor the newest that a successor could use, nor about to become that,
+        and no writer reads it.
+        """
         newest = self.newest()
-        candidates = [b for b in self.buffers if b is not newest and b is not self._pending and not b.lease]
+        sealed = max((b for b in self.buffers if b.valid and b.checksum), key=lambda b: b.step, default=None)
+        sealing = self._sealer.running if self._sealer is not None else None
+        kept = [newest, self._pending, sealed]
+        candidates = [
+            b for b in self.buffers if not any(b is k for k in kept) and b.index != sealing and not b.lease
+        ]
         return min(candidates, key=lambda b: (b.valid, b.step), default=None)
 
     def begin(self, buffer: Buffer) -> None:
@@ -155,7 +188,8 @@ class Staging:
         places = dict(zip(self._names, self._views[buffer.index], strict=True))
         if not self._cuda:
             self._copy(places, self._names)
-            buffer.checksum = self.arena.checksum(buffer.index)
+            if self._successors:
+                buffer.checksum = self.arena.checksum(buffer.index)
             self._pending = buffer
             return
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
@@ -169,9 +203,8 @@ class Staging:
             buffer.copied = torch.cuda.Event()
             buffer.copied.record()
         self._pending = buffer
-        threading.Thread(
-            target=self._seal, args=(buffer, buffer.generation), daemon=True, name="seal"
-        ).start()
+        if self._sealer is not None:
+            self._sealer.seal(buffer.index, buffer.generation, buffer.copied)
 
     def before_forward(self) -> None:
         """Let the compute stream wait for the copy of what forward may change; the host does not wait."""
@@ -216,9 +249,12 @@ class Staging:
     def load_end(self, buffer: Buffer, step: int, data: dict[str, Any]) -> None:
         """The bytes in `buffer` are the state after `step`: as good as a snapshot."""
         buffer.step, buffer.data = step, data
-        buffer.checksum = self.arena.checksum(buffer.index)
         buffer.valid = True
-        self._publish(buffer)
+        if self._sealer is not None:
+            self._sealer.seal(buffer.index, buffer.generation, None)
+        elif self._successors:
+            buffer.checksum = self.arena.checksum(buffer.index)
+            self._publish(buffer)
 
     def at(self, step: int) -> Buffer | None:
         """The valid buffer of `step`."""
@@ -268,12 +304,9 @@ class Staging:
             sources = [local_tensor(self._state.tensors[name]) for name in chosen]
             torch._foreach_copy_([places[name] for name in chosen], sources, non_blocking=self._cuda)
 
-    def _seal(self, buffer: Buffer, generation: int) -> None:
-        """Checksum a snapshot for a successor process, beside training."""
-        event = buffer.copied
-        if event is not None:
-            event.synchronize()
-        checksum = self.arena.checksum(buffer.index)
+    def _sealed(self, index: int, generation: int, checksum: str) -> None:
+        """The sealer has the checksum of a copy; whether that copy counts is decided elsewhere."""
+        buffer = self.buffers[index]
         with buffer.lock:
             if buffer.generation != generation:
                 return

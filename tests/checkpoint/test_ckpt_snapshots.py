@@ -238,7 +238,7 @@ def test_a_snapshot_torn_by_a_kill_is_not_used(
 def spoil_the_bytes(run_id: str) -> None:
     path = SHARED_MEMORY / arenas(run_id)[1]
     content = bytearray(path.read_bytes())
-    for place in range(len(content) - (16 << 10), len(content), 256):
+    for place in range(len(content) - (64 << 10), len(content), 256):
         content[place] ^= 1
     path.write_bytes(content)
 
