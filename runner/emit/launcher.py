@@ -85,7 +85,7 @@ def launcher_argv(
         launcher, own = "torchrun", ["--max-restarts=0", f"--monitor-interval={TORCHRUN_MONITOR_INTERVAL}"]
         flag = "--shutdown-timeout"
         if flag in torchrun_flags if torchrun_flags is not None else torchrun_takes(flag):
-            own.append(f"{flag}={_seconds(stop_window(recipe))}")
+            own.append(f"{flag}={_seconds(recipe.recovery.stop_timeout)}")
     else:
         version = nvrx_version or installed_nvrx() or cluster.nvrx_version
         if version is None:
@@ -112,12 +112,6 @@ def launcher_argv(
         common.append(f"--local-addr={local_address}")
     worker = ["--no-python", str(scripts / WORKER_SCRIPT), str(recipe_path)]
     return [str(scripts / launcher), *common, *own, *worker]
-
-
-def stop_window(recipe: Recipe) -> timedelta:
-    """Time between SIGTERM to the launcher and SIGKILL to its workers: enough to finish a step and save."""
-    settings = ft_launcher(recipe)
-    return settings.term_timeout if settings is not None else recipe.checkpoint.write_timeout
 
 
 def torchrun_takes(flag: str) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
 CONTAINER = "trainer"
-GRACE_MARGIN = timedelta(seconds=60)  # the step that is running, and the supervisor's own end
+GRACE_MARGIN = timedelta(seconds=60)  # the supervisor's own end
 # Failed pods a node that the Job puts up with. A layer that mends faults inside the pod needs few. In all layers the
 # fault of one pod may cost every pod: the others lose their peer.
 _PODS_A_NODE = {"none": 10, "inprocess": 5, "ft_launcher": 3, "ft_launcher+inprocess": 3}
@@ -32,12 +32,12 @@ def backoff_limit(recipe: Recipe, kubernetes: KubernetesSection) -> int:
 
 
 def grace_seconds(recipe: Recipe, kubernetes: KubernetesSection) -> int:
-    """Seconds between SIGTERM and SIGKILL of a pod: a step, a save, the launcher's own end."""
+    """Seconds between SIGTERM and SIGKILL of a pod: longer than the run itself may take to save and stop."""
     grace = kubernetes.grace_period
     if grace is None:
         settings = ft_launcher(recipe)
         launcher = settings.term_timeout if settings is not None else timedelta(0)
-        grace = recipe.checkpoint.write_timeout + launcher + GRACE_MARGIN
+        grace = max(recipe.recovery.stop_timeout, launcher) + GRACE_MARGIN
     return max(1, math.ceil(grace.total_seconds()))
 
 

@@ -173,7 +173,7 @@ class KubernetesSection(Section):
     """Pods that may fail, evictions and preemptions aside, before the Job does. Default, a node: 10 for `none`,
     5 for `inprocess`, 3 where ft_launcher restarts workers inside the pod."""
     grace_period: Duration | None = None
-    """Time between SIGTERM and SIGKILL of a pod. Default: a save, the launcher's own end, and a minute."""
+    """Time between SIGTERM and SIGKILL of a pod. Default: a minute more than `stop_timeout`."""
     leader_timeout: Duration = timedelta(minutes=30)
     """Longest wait of a pod for the leader's name; covers image pulls and node start-up on the slowest node."""
     active_deadline: Duration | None = None

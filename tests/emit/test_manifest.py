@@ -286,8 +286,10 @@ def test_failure_policy_tells_final_codes_from_those_that_a_new_pod_mends(layer:
 
 
 def test_grace_period_exceeds_a_save() -> None:
-    recipe = on_cluster(layer="ft_launcher", checkpoint={"write_timeout": "5m"})
-    assert pod(recipe)["terminationGracePeriodSeconds"] == 300 + 30 + 60
+    recipe = on_cluster(recovery={"layer": "ft_launcher", "stop_timeout": "10m"})
+    assert pod(recipe)["terminationGracePeriodSeconds"] == 660
+    slow = on_cluster(recovery={"layer": "ft_launcher", "ft_launcher": {"term_timeout": "20m"}})
+    assert pod(slow)["terminationGracePeriodSeconds"] == 1260
     job = by_kind(on_cluster(cluster={"kubernetes": EVERYTHING}))["Job"]["spec"]
     assert (job["activeDeadlineSeconds"], job["ttlSecondsAfterFinished"]) == (72000, 604800)
 

@@ -213,14 +213,18 @@ def mounts_do_not_collide(recipe: Recipe, report: Report) -> None:
 
 
 @rule("R730")
-def grace_covers_the_save(recipe: Recipe, report: Report) -> None:
-    """`grace_period` exceeds `checkpoint.write_timeout`: a pod that is asked to leave saves first."""
-    k, longest = _kubernetes(recipe), recipe.checkpoint.write_timeout
+def grace_covers_the_stop(recipe: Recipe, report: Report) -> None:
+    """`grace_period` must exceed `recovery.stop_timeout`.
+
+    A pod that is asked to leave finishes its step and saves, for at most `stop_timeout`; the kubelet kills it after the
+    grace period, saved or not.
+    """
+    k, longest = _kubernetes(recipe), recipe.recovery.stop_timeout
     if k is not None and k.grace_period is not None and k.grace_period <= longest:
         report.add(
             f"{_K}.grace_period",
-            f"{format_duration(k.grace_period)} is not above checkpoint.write_timeout ({format_duration(longest)}): "
+            f"{format_duration(k.grace_period)} is not above recovery.stop_timeout ({format_duration(longest)}): "
             "a save would be cut short",
-            f"raise it above {format_duration(longest)}, or lower checkpoint.write_timeout",
-            also="checkpoint.write_timeout",
+            f"raise it above {format_duration(longest)}, or lower recovery.stop_timeout",
+            also="recovery.stop_timeout",
         )
