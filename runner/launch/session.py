@@ -25,6 +25,7 @@ from runner.launch.run_folder import RunFolder
 from runner.launch.terminal import offer_terminal
 from runner.launch.verdict import Verdict, Watch, conclude
 from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
+from runner.ledger.sinks.live import live_reporting
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings
@@ -89,7 +90,8 @@ class Session:
         log = run_folder.next_log()
         verdict = Verdict(int(ExitCode.CRASHED), "the supervisor failed")
         try:
-            with log.open("wb") as output:
+            live = live_reporting(self._recipe.output.live, run_folder.path, self._recipe.name)
+            with log.open("wb") as output, live:
                 verdict = self._supervised(argv, run_folder, outcomes, ledger, log, output)
         except RunError as error:
             verdict = Verdict(int(error.exit_code), str(error))

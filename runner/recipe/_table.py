@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 3524508787
+CHECKSUM = 3068343092
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -310,5 +310,21 @@ TABLE: dict[str, dict[str, Any]] = {
         'log_format': (('literal', ('console', 'json')), ('value', 'console')),
         'log_level': (('literal', ('debug', 'info', 'warning', 'error')), ('value', 'info')),
         'progress': (('literal', ('auto', 'on', 'off')), ('value', 'auto')),
+        'live': (('section', 'LiveSettings'), ('section', 'LiveSettings')),
+    },
+    'LiveSettings': {
+        'tensorboard': (('bool',), ('value', False)),
+        'prometheus_port': (('optional', ('int', 1, None, 65535, None)), ('value', None)),
+        'wandb': (('optional', ('section', 'WandbSettings')), ('value', None)),
+        'mlflow': (('optional', ('section', 'MlflowSettings')), ('value', None)),
+    },
+    'WandbSettings': {
+        'project': (('str', None, None, None), None),
+        'entity': (('optional', ('str', None, None, None)), ('value', None)),
+        'mode': (('literal', ('online', 'offline')), ('value', 'online')),
+    },
+    'MlflowSettings': {
+        'experiment': (('str', None, None, None), None),
+        'tracking_uri': (('optional', ('str', None, None, None)), ('value', None)),
     },
 }

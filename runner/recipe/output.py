@@ -2,9 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from runner.recipe.fields import Section
+
+
+class WandbSettings(Section):
+    """Weights & Biases. The key comes from the environment (WANDB_API_KEY) or from `wandb login`."""
+
+    project: str
+    """Project that the run belongs to."""
+    entity: str | None = None
+    """User or team. Default: the key's own."""
+    mode: Literal["online", "offline"] = "online"
+    """`offline` writes to the run's folder, for `wandb sync` later."""
+
+
+class MlflowSettings(Section):
+    """MLflow. Credentials come from the environment."""
+
+    experiment: str
+    """Experiment that the run belongs to; made where it is missing."""
+    tracking_uri: str | None = None
+    """Server or store. Default: MLFLOW_TRACKING_URI."""
+
+
+class LiveSettings(Section):
+    """Where the run's figures go while it runs. The ledger is always written; a sink never holds training up."""
+
+    tensorboard: bool = False
+    """Event files under `tensorboard` in the run's folder. Needs the extra `live`."""
+    prometheus_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Port of a Prometheus endpoint (`/metrics`) on each node."""
+    wandb: WandbSettings | None = None
+    """Weights & Biases. Needs the extra `live`."""
+    mlflow: MlflowSettings | None = None
+    """MLflow. Needs the extra `live`."""
 
 
 class OutputSection(Section):
@@ -18,3 +53,5 @@ class OutputSection(Section):
     """Least severe level shown."""
     progress: Literal["auto", "on", "off"] = "auto"
     """Progress bar. `auto`: on a terminal."""
+    live: LiveSettings = LiveSettings()
+    """TensorBoard, Prometheus, W&B, MLflow."""
