@@ -56,7 +56,7 @@ def find_place(recipe: Recipe, *, say: Callable[[str], None], stop_requested: Ca
     pod = pod_identity(os.environ)
     if pod is None:
         if cluster.nodes == 1:
-            return Place(0, f"127.0.0.1:{_port(cluster.rendezvous_port)}", None)
+            return Place(0, f"127.0.0.1:{_any_free_port()}", None)
         return Place(int(os.environ.get("NODE_RANK", "0")), None, None)
     endpoint = f"{pod.leader}:{cluster.rendezvous_port}"
     timeout = recipe.recovery.rendezvous_timeout.total_seconds()
@@ -71,10 +71,8 @@ def find_place(recipe: Recipe, *, say: Callable[[str], None], stop_requested: Ca
     return Place(pod.node_rank, endpoint, pod)
 
 
-def _port(wanted: int) -> int:
-    """The recipe's port, or any free one where another run on this machine has it: nobody else needs to know it."""
-    if _is_free(wanted):
-        return wanted
+def _any_free_port() -> int:
+    """A port of the kernel's choice: on one node nobody else needs to know it, and runs side by side do not meet."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -208,7 +208,8 @@ class Session:
             if self._verbose and verdict.traceback:
                 sys.stderr.write(verdict.traceback)
             print(f"nvrx-run: {verdict.message}", file=sys.stderr)
-            if not self._verbose and verdict.exit_code != ExitCode.PREEMPTED:
+            # Only what nobody foresaw needs more than the sentence above.
+            if not self._verbose and verdict.exit_code == ExitCode.CRASHED:
                 print(f"nvrx-run: details in {log} (or --verbose)", file=sys.stderr)
         if self._place.node_rank == 0:
             self._summary(run_folder)

@@ -43,31 +43,9 @@ TINY: dict[str, Any] = {
     "recovery": {"layer": "none"},
     "cluster": {"accelerator": "cpu", "processes_per_node": 2},
 }
+# Timeouts stay at their defaults, far above anything here: no test of this folder waits for one.
 LAYERS: dict[str, dict[str, Any]] = {
-    "none": {"layer": "none", "process_group_timeout": "60s"},
-    "inprocess": {
-        "layer": "inprocess",
-        "inprocess": {
-            "soft_timeout": "8s",
-            "hard_timeout": "12s",
-            "barrier_timeout": "40s",
-            "heartbeat_timeout": "20s",
-        },
-    },
-    "ft_launcher": {
-        "layer": "ft_launcher",
-        "ft_launcher": {"rank_heartbeat_timeout": "20s", "initial_rank_heartbeat_timeout": "90s"},
-    },
-    "ft_launcher+inprocess": {
-        "layer": "ft_launcher+inprocess",
-        "inprocess": {
-            "soft_timeout": "8s",
-            "hard_timeout": "12s",
-            "barrier_timeout": "40s",
-            "heartbeat_timeout": "20s",
-        },
-        "ft_launcher": {"rank_heartbeat_timeout": "45s", "initial_rank_heartbeat_timeout": "90s"},
-    },
+    name: {"layer": name} for name in ("none", "inprocess", "ft_launcher", "ft_launcher+inprocess")
 }
 
 

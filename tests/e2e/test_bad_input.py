@@ -51,7 +51,7 @@ def test_an_unknown_model_while_offline(tmp_path: Path) -> None:
 
 def test_a_dataset_folder_that_is_not_there(tmp_path: Path) -> None:
     run = make_run(
-        tmp_path, {"dataset": {"source": "saved", "path": "/no/such/folder", "sequence_length": 32}}
+        tmp_path, {"dataset": {"source": "saved", "path": "/no/such/folder", "tokenizer": "bytes"}}
     )
     assert_one_clear_line(run, "dataset.path", "/no/such/folder")
 
