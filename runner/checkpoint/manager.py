@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -333,7 +332,7 @@ class Manager:
             self._writer.kill()
             self._writer = None
         if self._writer is None:
-            self._writer = WriterQueue(self._life.rank, prepare_writer, (os.getpid(),))
+            self._writer = WriterQueue(self._life.rank, prepare_writer)
         return self._writer
 
     def _turn(self, step: int) -> bool:

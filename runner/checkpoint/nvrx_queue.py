@@ -17,10 +17,12 @@ import contextlib
 import inspect
 import multiprocessing.synchronize
 import multiprocessing.util
+import os
 import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +30,27 @@ import torch
 from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncCallsQueue, AsyncRequest
 from nvidia_resiliency_ext.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
 
+from runner.checkpoint import follow
+
 _STOP_PATIENCE = 2.0  # seconds an idle writer gets to leave by itself
 
 WriteBucket = tuple[str, str, tuple[list[Any], list[Any]]]  # path, storage key, (bytes items, tensor items)
 
 
 @contextlib.contextmanager
-def _unshadowed_main() -> Iterator[None]:
-    """Keep a spawned process from importing this program's `__main__` again (and all that it imports)."""
+def _follow_as_main() -> Iterator[None]:
+    """Make a spawned process run `follow` as its main module, instead of this program's (and all that it imports)."""
     main = sys.modules["__main__"]
     saved: dict[str, Any] = {
         key: main.__dict__.pop(key) for key in ("__file__", "__spec__") if key in main.__dict__
     }
-    main.__spec__ = None
+    main.__spec__ = ModuleSpec(follow.__name__, None)
+    os.environ[follow.PARENT_VARIABLE] = str(os.getpid())
     try:
         yield
     finally:
+        del os.environ[follow.PARENT_VARIABLE]
+        del main.__spec__
         main.__dict__.update(saved)
 
 
@@ -52,11 +59,10 @@ class WriterQueue:
 
     Args:
         rank: this rank, for NVRx's log.
-        prepare: called in the writer process before anything else (module-level function).
-        prepare_args: its arguments.
+        prepare: called in the writer process before the first save (module-level function).
     """
 
-    def __init__(self, rank: int, prepare: Callable[..., None], prepare_args: tuple[Any, ...] = ()) -> None:
+    def __init__(self, rank: int, prepare: Callable[[], None]) -> None:
         supported = inspect.signature(AsyncCallsQueue).parameters
         options: dict[str, Any] = {"persistent": True}
         if "cpu_shm_mode" in supported:
@@ -67,8 +73,8 @@ class WriterQueue:
         self._caller = self._queue._get_async_caller()
         self._caller.rank = rank
         self._named = True
-        with _unshadowed_main():
-            self._queue.schedule_async_request(AsyncRequest(prepare, prepare_args, []))
+        with _follow_as_main():
+            self._queue.schedule_async_request(AsyncRequest(prepare, (), []))
         atexit.register(self.kill)
 
     @property

@@ -6,7 +6,6 @@ in the rank itself): the state is never copied again.
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import signal
@@ -39,7 +38,6 @@ from runner.checkpoint.nvrx_queue import WriteBucket, write_buckets
 from runner.checkpoint.plan import FilePlan
 
 _READ_BYTES = 16 << 20
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -53,17 +51,9 @@ class WriteRequest:
     files: tuple[FilePlan, ...]
 
 
-def prepare_writer(parent: int) -> None:
-    """Called once in the writer process: it must not outlive rank process `parent`, whatever ends that."""
-
-    def follow_parent(expected: int) -> None:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != expected:  # it went before the kernel was told
-            os._exit(1)
-
-    follow_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the rank, which then stops us
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a rank that is asked to stop still saves
+def prepare_writer() -> None:
+    """Called once in the writer process, ahead of the first save, so that its imports are done by then."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # NVRx has set a handler of its own meanwhile; see `follow`
     torch.set_num_threads(1)
 
 

@@ -329,6 +329,7 @@ class World:
         assert _store is not None
         _count += 1
         self.size = size
+        self.name = f"w{_count}"
         self.pipes, self.processes = [], []
         for rank in range(size):
             ours, theirs = _context.Pipe()

@@ -31,30 +31,26 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def ours() -> set[str]:
-    return {path.name for path in SHARED_MEMORY.iterdir() if path.name.startswith(("nvrx-", "sem.mp-"))}
-
-
-def writers() -> set[int]:
-    """Writer processes: spawned Pythons below this test, or orphaned."""
-    found = set()
-    for process in psutil.process_iter(["cmdline", "ppid"]):
-        command = process.info["cmdline"] or []
-        if any("multiprocessing.spawn" in part for part in command) and any(
-            "spawn_main" in part for part in command
-        ):
-            found.add(process.pid)
+def left_processes() -> list[str]:
+    """Processes of this test session's worlds, other than the one that forks them."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        environ, command = process.info["environ"] or {}, " ".join(process.info["cmdline"] or [])
+        helper = "forkserver import main" in command or "resource_tracker" in command
+        if environ.get("CKPT_SESSION") == str(os.getpid()) and process.pid != os.getpid() and not helper:
+            found.append(f"{process.pid} {command[:100]}")
     return found
+
+
+def left_files() -> list[str]:
+    return sorted(path.name for path in SHARED_MEMORY.glob(f"nvrx-test{os.getpid()}-*"))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_left_behind() -> Iterator[None]:
-    processes, files = writers(), {name for name in ours() if name.startswith("nvrx-")}
     yield
     end = time.monotonic() + 10
-    while time.monotonic() < end and (
-        writers() - processes or {n for n in ours() if n.startswith("nvrx-")} - files
-    ):
+    while time.monotonic() < end and (left_processes() or left_files()):
         time.sleep(0.2)
-    assert not writers() - processes
-    assert not {name for name in ours() if name.startswith("nvrx-")} - files
+    assert left_processes() == []
+    assert left_files() == []

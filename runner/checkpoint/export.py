@@ -1,0 +1,218 @@
+"""`nvrx-run --export STEP RECIPE`: a checkpoint's weights as a Hugging Face folder.
+
+`AutoModelForCausalLM.from_pretrained` loads what is written: safetensors shards, config, generation config and
+tokenizer. Tensors stream from the checkpoint's files to the shards one by one, so that host memory holds the largest
+tensor, never the model; no GPU and no other rank is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.checkpoint.folder import (
+    CheckpointFolder,
+    CommitRecord,
+    Damaged,
+    read_record,
+    sync_folder,
+    verify_sizes,
+    write_durably,
+)
+from runner.errors import ExitCode, InputError, RunError
+from runner.recipe.recipe import Recipe
+from runner.recipe.resolve import resolve
+
+_PREFIX = "model."
+_SHARD_BYTES = 5 << 30
+_NAMES = {  # safetensors' names of dtypes
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8",
+    "bool": "BOOL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def export(recipe: Recipe, step: str, output: str | None) -> int:
+    """Write the weights of a committed checkpoint.
+
+    Args:
+        step: a step, or `latest`.
+        output: folder to make; default `export/step-<N>` in the run's folder.
+
+    Raises:
+        InputError: no such checkpoint, or the folder is there already.
+        RunError: NO_LOADABLE_CHECKPOINT where the checkpoint does not verify.
+    """
+    recipe = resolve(recipe, cwd=Path.cwd())
+    source = _find(CheckpointFolder(recipe.checkpoint_folder), step)
+    number = int(source.name.removeprefix("step-"))
+    target = Path(output) if output else recipe.run_folder / "export" / f"step-{number}"
+    if target.exists():
+        raise InputError(f"{target} exists; name another folder with --output")
+    record = _verified(source, full=recipe.checkpoint.verify == "full")
+    building = target.with_name(f"{target.name}.partial")
+    try:
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        _write_weights(source, record, building)
+        _write_description(recipe, record, building)
+        sync_folder(building)
+        building.rename(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise InputError(f"--output: {error.filename or target}: {error.strerror}") from error
+    sys.stdout.write(f"step {number} exported to {target}\n")
+    return int(ExitCode.DONE)
+
+
+def _find(folder: CheckpointFolder, step: str) -> Path:
+    try:
+        committed = folder.committed()
+    except OSError as error:
+        raise InputError(f"checkpoint.folder: {folder.root}: {error.strerror}") from error
+    known = [entry.step for entry in committed]
+    if not known:
+        raise InputError(f"there is no checkpoint in {folder.root}")
+    if step == "latest":
+        return committed[-1].path
+    if not step.isdigit() or int(step) not in known:
+        raise InputError(
+            f"--export {step}: no such checkpoint; there are: {', '.join(map(str, known))}, latest"
+        )
+    return folder.path(int(step))
+
+
+def _verified(source: Path, *, full: bool) -> CommitRecord:
+    from runner.checkpoint.writer import checksum
+
+    try:
+        record = read_record(source)
+        verify_sizes(source, record)
+        for file in record.files:
+            if full and checksum(source / file["name"]) != file["xxh3_128"]:
+                raise Damaged(f"{file['name']} does not match its checksum")
+    except Damaged as damage:
+        raise RunError(
+            f"{source}: {damage}; export another step", ExitCode.NO_LOADABLE_CHECKPOINT
+        ) from damage
+    return record
+
+
+def _write_weights(source: Path, record: CommitRecord, target: Path) -> None:
+    from runner.checkpoint.layout import DTYPES
+
+    tensors = [
+        _Tensor(name, dtype, tuple(shape), math.prod(shape) * DTYPES[dtype].itemsize)
+        for name, (dtype, shape) in record.tensors.items()
+        if name.startswith(_PREFIX)
+    ]
+    shards: list[list[_Tensor]] = [[]]
+    filled = 0
+    for tensor in tensors:
+        if shards[-1] and filled + tensor.nbytes > _SHARD_BYTES:
+            shards.append([])
+            filled = 0
+        shards[-1].append(tensor)
+        filled += tensor.nbytes
+    places: dict[str, str] = {}
+    for index, shard in enumerate(shards):
+        many = f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
+        name = "model.safetensors" if len(shards) == 1 else many
+        _write_shard(target / name, shard, source, record)
+        places |= {tensor.name.removeprefix(_PREFIX): name for tensor in shard}
+    if len(shards) > 1:
+        index_file = {"metadata": {"total_size": sum(t.nbytes for t in tensors)}, "weight_map": places}
+        write_durably(target / "model.safetensors.index.json", json.dumps(index_file, indent=1).encode())
+
+
+def _write_shard(path: Path, tensors: list[_Tensor], source: Path, record: CommitRecord) -> None:
+    """One safetensors file: header length, header, then the tensors' bytes."""
+    from runner.checkpoint import loader
+    from runner.checkpoint.layout import Layout, Shard
+
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for t in tensors:
+        place = [at, at + t.nbytes]
+        header[t.name.removeprefix(_PREFIX)] = {
+            "dtype": _NAMES[t.dtype],
+            "shape": list(t.shape),
+            "data_offsets": place,
+        }
+        at += t.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        for t in tensors:
+            shard = Shard(t.name, t.dtype, t.shape, (0,) * len(t.shape), t.shape, 0, t.nbytes)
+            memory = memoryview(bytearray(t.nbytes))
+            loader.load(
+                source,
+                record,
+                Layout((shard,), t.nbytes),
+                memory,
+                0,
+                1,
+                full=False,
+                threads=4,
+                beat=lambda: None,
+            )
+            stream.write(memory)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _write_description(recipe: Recipe, record: CommitRecord, target: Path) -> None:
+    """Config, generation config and tokenizer."""
+    from transformers import GenerationConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    from runner.train.data.tokenizer import load_tokenizer
+    from runner.train.model import model_config
+
+    tokenizer = load_tokenizer(recipe)
+    config = model_config(recipe.model, tokenizer.vocab_size)
+    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
+    config.dtype = next(dtype for name, (dtype, _) in record.tensors.items() if name.startswith(_PREFIX))
+    config.use_cache = True
+    config.save_pretrained(target)
+    GenerationConfig.from_model_config(config).save_pretrained(target)
+    _tokenizer(recipe, tokenizer.name).save_pretrained(target)
+
+
+def _tokenizer(recipe: Recipe, name: str) -> Any:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    from runner.train.data.tokenizer import BYTES
+
+    if name != BYTES:
+        chosen = recipe.dataset.tokenizer or recipe.model.name
+        revision = recipe.model.revision if chosen == recipe.model.name else None
+        return AutoTokenizer.from_pretrained(chosen, revision=revision)
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    # Byte b is token b; the library writes bytes as printable characters, those of GPT-2's table.
+    printable = [b for b in range(256) if b in {*range(33, 127), *range(161, 173), *range(174, 256)}]
+    others = [b for b in range(256) if b not in printable]
+    vocabulary = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+    built = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    built.decoder = decoders.ByteLevel()
+    built.add_special_tokens(["<|endoftext|>"])  # takes the next number, 256
+    return PreTrainedTokenizerFast(tokenizer_object=built, eos_token="<|endoftext|>")

@@ -1,0 +1,88 @@
+"""`nvrx-run --checkpoints RECIPE`: what is in a run's checkpoint folder. No torch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from runner.checkpoint.folder import CheckpointFolder, Damaged, Entry, read_record, verify_sizes
+from runner.errors import InputError
+from runner.recipe.recipe import Recipe
+
+_STATES = {"partial": "unfinished", "damaged": "set aside", "deleting": "being deleted"}
+_HEADER = ("step", "state", "age", "size", "ranks", "verified", "path")
+
+
+def list_checkpoints(recipe: Recipe) -> str:
+    """A table of the checkpoints of a recipe's run, oldest first.
+
+    `verified` says whether the commit record matches its checksum and every file has the size that it states;
+    the files' own checksums are compared when a run loads them (`checkpoint.verify: full`).
+
+    Raises:
+        InputError: the folder cannot be read.
+    """
+    root = recipe.checkpoint_folder
+    try:
+        entries = CheckpointFolder(root).entries()
+        rows = [_row(entry) for entry in entries]
+    except OSError as error:
+        raise InputError(
+            f"checkpoint.folder: {error.filename or root}: {error.strerror}; name a folder that can be read"
+        ) from error
+    if not rows:
+        return f"no checkpoints in {root}"
+    widths = [max(len(row[i]) for row in [_HEADER, *rows]) for i in range(len(_HEADER))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in [_HEADER, *rows]
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    state = _STATES.get(entry.state, entry.state)
+    try:
+        record = read_record(entry.path)
+    except Damaged as damage:
+        modified = entry.path.stat().st_mtime
+        verified = "-" if entry.state in ("partial", "deleting") else f"no: {damage}"
+        return (
+            str(entry.step),
+            state,
+            _age(modified),
+            _size(_bytes_below(entry.path)),
+            "-",
+            verified,
+            str(entry.path),
+        )
+    try:
+        verify_sizes(entry.path, record)
+        verified = "sizes" if entry.state == "committed" else "-"
+    except Damaged as damage:
+        verified = f"no: {damage}"
+    return (
+        str(entry.step), state, _age(record.created), _size(record.nbytes), str(record.world_size), verified,
+        str(entry.path),
+    )  # fmt: skip
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def _age(since: float) -> str:
+    seconds = max(0, int(time.time() - since))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,109 @@
+"""Kills at random moments of a run that saves every step: nothing committed is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ckpt_world import Rank, Recorder, Trainer, World, digest, manager, named, train
+
+from runner.checkpoint.folder import CheckpointFolder
+from runner.checkpoint.shm import remove_arenas
+
+
+def train_with_pauses(
+    place: Rank, folder: str, run_id: str, until: int, seed: int, **settings: Any
+) -> dict[str, Any]:
+    """Like `train`, at a pace at which kills hit every part of a save."""
+    chance = random.Random(seed)
+    recorder = Recorder()
+    life = place.life()
+    trainer = Trainer(life)
+    checkpointer = manager(folder, recorder, run_id, **settings)
+    checkpointer.attach(life, trainer.state)
+    step, source = checkpointer.restore()
+    (Path(folder).parent / f"from-{place.world_id}-{place.rank}").write_text(f"{step} {source}")
+    while trainer.state.step < until:
+        trainer.step(checkpointer)
+        time.sleep(chance.random() * 0.02)
+    last = digest(trainer.full_state())
+    checkpointer.finish()
+    checkpointer.close()
+    return {"last": last}
+
+
+def newest_commit(folder: Path) -> int:
+    return max((entry.step for entry in CheckpointFolder(folder).committed()), default=0)
+
+
+def crash(folder: Path, mode: str, kills: int, until: int) -> tuple[list[int], str]:
+    """Kill `kills` times, then let the run finish; returns the steps at which lives resumed, and the final state."""
+    chance = random.Random(f"{mode} {kills}")
+    run_id, resumed, floor = f"crash-{mode}", [], 0
+    for number in range(kills + 1):
+        with World(2) as world:
+            world.start(
+                train_with_pauses,
+                folder=str(folder),
+                run_id=run_id,
+                until=until,
+                seed=number,
+                mode=mode,
+                every=1,
+            )
+            marks = [folder.parent / f"from-{world.name}-{rank}" for rank in range(2)]
+            deadline = time.monotonic() + 60
+            while not all(mark.exists() and mark.read_text() for mark in marks):
+                assert time.monotonic() < deadline and all(p.is_alive() for p in world.processes)
+                time.sleep(0.005)
+            steps = {int(mark.read_text().split()[0]) for mark in marks}
+            assert len(steps) == 1, "the ranks resumed from different steps"
+            assert steps.pop() >= floor, f"a life resumed before the committed step {floor}"
+            resumed.append(int(marks[0].read_text().split()[0]))
+            if number == kills:
+                results = world.results(120)
+                assert results[0]["last"] == results[1]["last"]
+                remove_arenas(named(run_id))
+                return resumed, results[0]["last"]
+            time.sleep(chance.random() * (0.6 if mode == "sync" or number % 3 == 0 else 5.0))
+            children = [c for p in world.processes for c in psutil.Process(p.pid).children(recursive=True)]
+            victims = [0, 1] if chance.random() < 0.5 else [chance.randrange(2)]
+            world.kill(*victims)
+            world.kill(0, 1)  # as a launcher does once one has died
+            _, alive = psutil.wait_procs(children, timeout=10)
+            assert not alive, f"outlived their rank: {alive}"
+            floor = newest_commit(folder)
+        if chance.random() < 0.5:  # half of the time the node is lost too: only storage is left
+            remove_arenas(named(run_id))
+    raise AssertionError("not reached")
+
+
+def undisturbed(tmp_path: Path, until: int) -> str:
+    with World(2) as world:
+        return world.run(train, folder=str(tmp_path / "whole"), run_id="whole", until=until, mode="sync")[0][
+            "digests"
+        ][until]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_five_kills_lose_nothing_committed(tmp_path: Path, mode: str) -> None:
+    until = 60
+    resumed, last = crash(tmp_path / "c", mode, 5, until)
+    assert last == undisturbed(tmp_path, until)
+    assert resumed[-1] > 0
+    left = [path.name for path in (tmp_path / "c").iterdir()]
+    assert sorted(left) == sorted(f"step-{until - i}" for i in range(3))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_hundred_kills_lose_nothing_committed(tmp_path: Path, mode: str) -> None:
+    until = 3000
+    resumed, last = crash(tmp_path / "c", mode, 100, until)
+    assert last == undisturbed(tmp_path, until)
+    assert len(resumed) == 101 and resumed[-1] > resumed[1]
