@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from runner.ledger.codec import Record
 from runner.ledger.events import FaultFired, LifeStarted, Loaded, StepEnded, StepsRolled
@@ -133,10 +133,13 @@ def _no_frame(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
 
 
-def merged(spans: Iterable[Span]) -> list[tuple[int, int, Kind]]:
-    """Neighbours of one kind as one: (start, end, kind)."""
+def merged(spans: Iterable[Span], least: int = 0) -> list[tuple[int, int, Kind]]:
+    """Neighbours of one kind as one: (start, end, kind). What is shorter than `least` goes with what comes before."""
     out: list[tuple[int, int, Kind]] = []
     for span in spans:
+        if out and span.duration < least and out[-1][1] == span.start:
+            out[-1] = (out[-1][0], span.end, out[-1][2])
+            continue
         if out and out[-1][2] == span.kind and out[-1][1] == span.start:
             out[-1] = (out[-1][0], span.end, span.kind)
         elif span.end > span.start:
@@ -153,6 +156,7 @@ def _timeline(view: RunView) -> Figure:
     zero = view.history.start
     unit, name = _unit(view.goodput.wall)
     seen: set[Kind] = set()
+    least = view.goodput.wall // 2000  # less than a pixel: it would only leave a hairline
 
     def bar(row: float, start: int, end: int, kind: Kind, height: float = 0.64) -> None:
         seen.add(kind)
@@ -163,13 +167,13 @@ def _timeline(view: RunView) -> Figure:
             lw=0,
         )
 
-    for start, end, kind in merged(view.spans):
+    for start, end, kind in merged(view.spans, least):
         bar(0, start, end, kind, 0.8)
     by_rank: dict[int, list[Record]] = defaultdict(list)
     for record in view.records:
         by_rank[record.rank].append(record)
     for row, rank in enumerate(ranks, start=1):
-        for start, end, kind in rank_bars(view, by_rank[rank]):
+        for start, end, kind in rank_bars(view, by_rank[rank], least):
             bar(row, start, end, kind)
         for record in by_rank[rank]:
             if isinstance(record.event, FaultFired):
@@ -194,7 +198,7 @@ def _unit(wall: int) -> tuple[float, str]:
     return (60.0 * NS, "min") if wall > 300 * NS else (float(NS), "s")
 
 
-def rank_bars(view: RunView, records: Sequence[Record]) -> list[tuple[int, int, Kind]]:
+def rank_bars(view: RunView, records: Sequence[Record], least: int = 0) -> list[tuple[int, int, Kind]]:
     """What one rank did, life by life: start-up, load, steps (kept or lost) and stalls; gaps where it did nothing."""
     bars: list[tuple[int, int, Kind]] = []
     index = {life.name: i for i, life in enumerate(view.history.lives)}
@@ -226,7 +230,7 @@ def rank_bars(view: RunView, records: Sequence[Record]) -> list[tuple[int, int, 
             bars.append((r.at - stalled, r.at, "stall"))
             cursor[r.life] = r.at
     bars += _unfinished(view, records, cursor)
-    return merged(Span(start, end, kind, 0) for start, end, kind in sorted(bars))
+    return merged((Span(start, end, kind, 0) for start, end, kind in sorted(bars)), least)
 
 
 def _unfinished(
@@ -264,7 +268,9 @@ def _step_time(view: RunView) -> Figure:
     longest = _quantile(ordered, 0.995) * 1.05
     shortest = min(ordered[0], longest) * 0.98
     bins = [shortest + (longest - shortest) * i / 60 for i in range(61)]
-    axes.hist([min(t, longest) for t in times], bins=bins, color=KIND_COLOUR["useful"], label="all steps")
+    counts, _, _ = axes.hist(
+        [min(t, longest) for t in times], bins=bins, color=KIND_COLOUR["useful"], label="all steps"
+    )
     if stalls:
         axes.hist(
             [min(t, longest) for t in stalls],
@@ -277,11 +283,16 @@ def _step_time(view: RunView) -> Figure:
         axes.axvline(value, color=INK, lw=1, ls=dash, label=f"{text} {_time(value)}")
     over = sum(t > longest for t in times)
     note = f"; {over} longer ones in the last bar, the longest {_time(ordered[-1])}" if over else ""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set(xlabel=f"time of a step (s), mean {_time(statistics.fmean(times))}{note}", ylabel="steps (log)")
-    axes.set(xlim=(shortest, longest), ylim=(0.7, None))
+    if max(counts) > 40:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set(ylabel="steps (log)", ylim=(0.7, None))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        axes.set_ylabel("steps")
+    axes.set(xlabel=f"time of a step (s), mean {_time(statistics.fmean(times))}{note}")
+    axes.set(xlim=(shortest, longest))
     figure.legend(fontsize=8.5, loc="outside upper left", ncols=5)
     return figure
 

@@ -14,6 +14,7 @@ from runner.report.compare import COLUMNS, comparison_rows
 from runner.report.palette import KIND_COLOUR, LAYER_NAME
 from runner.report.published import EFFICIENCY, LAYERS, SOURCE
 from runner.report.shell import cards, download, drawing, html_table, page
+from runner.report.startup import startup_rows
 from runner.report.summary import MEANING, count, ending, hundred, percent, seconds, size
 from runner.report.tables import recoveries_csv, run_json, saves_csv, steps_csv, table_csv
 from runner.report.view import RunView
@@ -42,6 +43,12 @@ def run_page(view: RunView, svgs: Mapping[str, str], *, now: datetime, refresh: 
         sections.append(("loss", "Loss", drawing("loss", svgs["loss"], CAPTIONS["loss"])))
     sections.append(("timeline", "Timeline", drawing("timeline", svgs["timeline"], CAPTIONS["timeline"])))
     sections.append(("faults", "Faults and recoveries", _faults(view)))
+    if view.history.lives:
+        table = html_table(*startup_rows(view), text=("state from",))
+        note = (
+            "Of each phase the rank that took longest; seconds of the phases of one rank may add up to less."
+        )
+        sections.append(("startup", "Start-up", f'{table}<p class="note">{note}</p>'))
     sections.append(("checkpoints", "Checkpoints", _saves(view)))
     if "step_time" in svgs:
         sections.append(

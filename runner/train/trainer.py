@@ -9,6 +9,7 @@ import torch
 from runner.ledger.events import Loaded, PhaseEnded
 from runner.train.data.batches import check_batch_arithmetic
 from runner.train.data.source import DataPreparation
+from runner.train.facts import model_facts
 from runner.train.loop import LoopParts, TrainingLoop
 from runner.train.ports import Ledger, Life
 from runner.train.setup import ModelFactory, Workload, configure_backend, pick_device
@@ -42,6 +43,8 @@ class Trainer:
         workload = self._factory.build(device, life.world_size)
         try:
             phase.ended("model")
+            if life.rank == 0:
+                parts.ledger.record(model_facts(workload.module, self._factory.config, recipe, device))
             self._restore(life, workload, device)
             TrainingLoop(parts, life, workload, batches, device).run()
         finally:
