@@ -10,15 +10,18 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from runner.faults.fired import FiredFaults
 from runner.ledger.events import Event, FaultFired, Loaded, PhaseEnded, SaveStarted, SnapshotTaken
 from runner.recipe.fault_schedule import PlannedFault, fault_schedule
 from runner.recipe.faults import FaultPhase, FaultType
 from runner.recipe.recipe import Recipe
-from runner.train.ports import Ledger, LifeLedger
+
+if TYPE_CHECKING:
+    import torch
+
+    from runner.train.ports import Ledger, LifeLedger
 
 
 class InjectedFault(RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import sys
 import threading
@@ -101,7 +102,10 @@ def waits_for_peers() -> bool:
 class Coroner:
     """Judges the end of lives of one worker process and writes what is known about it.
 
-    Records are written by a thread of their own: a durable write may take longer than the whole recovery.
+    Records are written by a thread of their own: a durable write may take longer than the whole recovery. It runs from
+    the start. NVRx interrupts the main thread by an exception set from outside, and CPython looks for the thread by an
+    identity that a thread just being started still shares with its parent: the exception may end that one at birth,
+    and the main thread waits for it for ever.
 
     Args:
         run_folder: where records and outcomes go.
@@ -118,7 +122,9 @@ class Coroner:
         self._causes: list[FaultRecord] | None = (
             None  # of earlier lives, this process's and its predecessors'
         )
-        self._writers: list[threading.Thread] = []
+        self._queue: queue.SimpleQueue[FaultRecord | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write_all, name="fault-records", daemon=True)
+        self._writer.start()
 
     def exception(self, life: ProcessLife, error: BaseException) -> Ending:
         """An exception left the training function.
@@ -181,15 +187,19 @@ class Coroner:
         return before if record.step <= before.step else None
 
     def _write(self, record: FaultRecord) -> None:
-        writer = threading.Thread(target=write_record, args=(self._folder, record), name="fault-record")
-        writer.start()
-        self._writers = [earlier for earlier in self._writers if earlier.is_alive()] + [writer]
+        self._queue.put(record)
+
+    def _write_all(self) -> None:
+        while (record := self._queue.get()) is not None:
+            try:
+                write_record(self._folder, record)
+            except OSError as error:  # a full disk must not hide the fault itself
+                sys.stderr.write(f"a fault record cannot be written: {error}: {record.what}\n")
 
     def close(self) -> None:
         """Wait until what is known is written; at most half a minute."""
-        deadline = time.monotonic() + 30
-        for writer in self._writers:
-            writer.join(max(0.0, deadline - time.monotonic()))
+        self._queue.put(None)
+        self._writer.join(30)
 
     def conclude(self, life_or_rank: ProcessLife | int, ending: Ending) -> None:
         """Write the outcome of this worker process."""

@@ -163,6 +163,7 @@ class InprocessLayer:
             completion_timeout=s.completion_timeout,
             last_call_wait=s.last_call_wait,
             termination_grace_time=s.termination_grace,
+            monitor_process_logfile=str(self.setup.run_folder / "monitor-{rank}.log"),
         )
 
     def _one_life_function(self) -> Callable[[], None]:

@@ -17,7 +17,7 @@ from runner.launch.presence import Presence
 from runner.ledger.events import FaultSeen
 from runner.recovery.meeting import Meeting
 from runner.recovery.ranks import RankFacts
-from runner.recovery.sockets import OpenSocket, shut_down, tcp_sockets
+from runner.recovery.sockets import OpenSocket, clients_of, shut_down, tcp_sockets
 from runner.train.ports import LifeLedger
 
 
@@ -36,10 +36,12 @@ class Connections:
         self.port = meeting.port
         self._timeout = timeout
         self._foreign = tcp_sockets()
+        others = clients_of(self.port)
         self._server = self._connect(meeting, serve=True) if serve else None
         self.control = self._connect(meeting)
         self.group = self._connect(meeting)
-        self._own = tcp_sockets() - self._foreign
+        # Other processes connect to a server in this one at the same time: theirs are not to be taken for ours.
+        self._own = clients_of(self.port) - others
 
     def _connect(self, meeting: Meeting, *, serve: bool = False) -> TCPStore:
         return TCPStore(

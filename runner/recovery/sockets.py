@@ -49,6 +49,19 @@ def _is_tcp(fd: int) -> bool:
         return False
 
 
+def clients_of(port: int) -> frozenset[OpenSocket]:
+    """This process's connections to a server on `port`; not what such a server has accepted in this process."""
+    found = set()
+    for candidate in tcp_sockets():
+        try:
+            with _view(candidate.fd) as view:
+                if view.getpeername()[1] == port and view.getsockname()[1] != port:
+                    found.add(candidate)
+        except OSError:  # not connected
+            continue
+    return frozenset(found)
+
+
 def shut_down(sockets: frozenset[OpenSocket], *, spare_ports: frozenset[int] = frozenset()) -> int:
     """Shut the connected ones among `sockets` down in both directions; returns how many.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from nvrx_releases import release_environ
 
 from runner.emit.launcher import launch_environ, launcher_argv
 from runner.launch.outcome import Outcome, outcome_folder
@@ -133,15 +134,21 @@ def tiny_starter(tmp_path: Path):
     scripts = make_scripts(tmp_path)
     runs: list[TinyRun] = []
 
-    def start(layer: str, faults: str = "", environ: dict[str, str] | None = None, **changes: Any) -> TinyRun:
+    def start(
+        layer: str,
+        faults: str = "",
+        environ: dict[str, str] | None = None,
+        nvrx: str | None = None,
+        **changes: Any,
+    ) -> TinyRun:
         path = tmp_path / "recipe.yaml"
         path.write_text(recipe_text(tmp_path, layer, **changes))
         recipe = Recipe.model_validate(yaml.safe_load(path.read_text()), strict=False)
-        argv = launcher_argv(recipe, recipe_path=path, bin_dir=scripts, nvrx_version=None)
+        argv = launcher_argv(recipe, recipe_path=path, bin_dir=scripts, nvrx_version=nvrx)
         log = tmp_path / f"launcher-{len(runs)}.log"
-        env = launch_environ(recipe, os.environ) | {
+        surroundings = release_environ(nvrx) if nvrx else dict(os.environ)
+        env = launch_environ(recipe, surroundings) | {
             "TINY_FAULTS": faults,
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
             "NVRX_RUN_LAUNCHED": str(time.time()),
             **(environ or {}),
         }
