@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN_ID = "NVRX_RUN_ID"  # names shared memory and everything else that outlives a process
+RUN_FOLDER = "NVRX_RUN_FOLDER"  # marks every process of a run as belonging to it
 CONTROL = "NVRX_RUN_CONTROL"  # folder on this node, private to one supervisor
 TERMINAL = "NVRX_RUN_TERMINAL"  # what rank 0 writes its log to, instead of the launcher's output
 WORKER = "NVRX_RUN_WORKER"  # process id of the worker that started a process; see `supervisor`

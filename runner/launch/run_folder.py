@@ -74,6 +74,7 @@ class RunFolder:
 
     def write_recipe(self) -> Path:
         """The resolved recipe, for the workers; returns its path."""
+        write_durably(self.path / "run.json", json.dumps({"name": self._recipe.name, "run_id": self.run_id}))
         path = self.path / RECIPE
         text = dump(self._recipe)
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from runner.errors import ExitCode, RunError
 from runner.launch import children
-from runner.launch.control import CONTROL, LAUNCHED, RUN_ID, TERMINAL, VERBOSE, Control
+from runner.launch.control import CONTROL, LAUNCHED, RUN_FOLDER, RUN_ID, TERMINAL, VERBOSE, Control
 from runner.launch.deaths import Deaths
 from runner.launch.forks import fork_server
 from runner.launch.outcome import Outcome, OutcomeReader
@@ -117,6 +117,7 @@ class Session:
     ) -> Verdict:
         environment = self._place.environment(self._recipe) | {
             RUN_ID: run_folder.run_id,
+            RUN_FOLDER: str(run_folder.path),
             CONTROL: str(self._control.folder),
             LAUNCHED: repr(self._began),
             TERMINAL: offer_terminal(),

@@ -15,7 +15,6 @@ from runner.launch.control import LAUNCHED, Control
 from runner.launch.outcome import decisive_since
 from runner.launch.presence import Presence
 from runner.launch.process import started_at
-from runner.launch.terminal import take_terminal
 from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import inprocess_settings
 from runner.recovery.direct import run_direct
@@ -48,7 +47,6 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
     if verdict is not None:  # a launcher that knows nothing of it started this process once more
         log.info("nothing left to do", reason=verdict.message)
         return
-    take_terminal(facts.rank)
     mark_children()
     coroner = Coroner(recipe.run_folder, recipe.recovery.layer, since, facts.restart)
     control = Control.from_environment()

@@ -12,6 +12,7 @@ from runner.checkpoint.manager import build_checkpointer
 from runner.errors import InputError
 from runner.faults.injector import FaultingLedger, ScheduledFaults
 from runner.launch.control import Control
+from runner.launch.terminal import take_terminal
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.load import load_recipe
 from runner.recipe.recipe import Recipe
@@ -44,6 +45,7 @@ def work(recipe_path: Path) -> int:
     """
     recipe = load_recipe(recipe_path).recipe
     rank = int(os.environ["RANK"])
+    take_terminal(rank)
     log = configure(recipe.output, recipe.run_folder, rank)
     writer = LedgerWriter(recipe.run_folder, rank=rank, life="")
     ledger = FaultingLedger(writer)

@@ -23,6 +23,7 @@ import yaml
 from runner.errors import ExitCode, InputError, RunError
 from runner.launch.control import Control
 from runner.launch.process import die_with_parent
+from runner.launch.terminal import take_terminal
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
 from runner.recovery.run import run_with_recovery
@@ -59,6 +60,7 @@ def main() -> None:
     die_with_parent(os.getppid())
     recipe = Recipe.model_validate(yaml.safe_load(Path(sys.argv[1]).read_text()), strict=False)
     rank = int(os.environ["RANK"])
+    take_terminal(rank)
     folder = recipe.run_folder
     folder.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
