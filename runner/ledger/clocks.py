@@ -14,60 +14,88 @@ a wall clock that was set during the run moves nothing.
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from runner.ledger.codec import Stamp, job_life
 from runner.ledger.events import ClockSynced, Event, StepEnded
 
+_log = logging.getLogger("runner.ledger")
+
+MOST_NODES = 64
+"""Of larger jobs the offsets are taken from the steps: rank 0 answers node after node, a millisecond each."""
+PATIENCE = timedelta(seconds=10)
+"""Longest wait for one answer."""
+
 
 class KeyStore(Protocol):
-    """The part of a torch.distributed store that the exchange uses; `get` waits, bounded, for the key."""
+    """The part of a torch.distributed store that the exchange uses."""
 
     def set(self, key: str, value: str) -> None: ...
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None: ...
 
     def get(self, key: str) -> bytes: ...
 
 
-def answer_clocks(
-    store: KeyStore, nodes: Sequence[str], *, rounds: int = 5, clock: Callable[[], float] = time.monotonic
-) -> None:
-    """The reference node's side of `exchange_clocks`, for each of the other `nodes` in turn.
+@dataclass(frozen=True)
+class NodePlace:
+    """Which of a job's nodes this is: `number` of `count`; number 0 is the reference."""
 
-    Run it in a thread where the caller must go on. Raises whatever the store raises when a node stays away.
-    """
-    for node in nodes:
-        for i in range(rounds):
-            store.get(f"clock/{node}/ask{i}")
-            store.set(f"clock/{node}/answer{i}", repr(clock()))
+    number: int
+    count: int
+    node: str
 
 
 def exchange_clocks(
-    store: KeyStore,
-    node: str,
-    reference: str,
-    *,
-    rounds: int = 5,
-    clock: Callable[[], float] = time.monotonic,
-) -> ClockSynced:
-    """Measure this node's offset to the reference (Cristian, 1989): of `rounds` round trips the shortest counts.
+    store: KeyStore, place: NodePlace, *, rounds: int = 5, clock: Callable[[], float] = time.monotonic
+) -> ClockSynced | None:
+    """Measure the offset of this node's monotonic clock to node 0's (Cristian, 1989); the shortest round trip counts.
 
-    Call it on one rank of each node but the reference's, with keys private to the life (a PrefixStore).
+    Call it on one rank of each node at about the same time, with a store whose keys are private to the life. None on
+    node 0, on a job of one node or of more than MOST_NODES, and where an answer did not come in time: the reader then
+    falls back on the steps.
     """
-    best: tuple[float, float] | None = None
+    if not 1 < place.count <= MOST_NODES:
+        return None
+    try:
+        if place.number == 0:
+            _answer(store, place, rounds, clock)
+            return None
+        return _ask(store, place, rounds, clock)
+    except RuntimeError as error:  # what torch's stores raise for a key that does not come
+        _log.warning("the clocks of the nodes were not compared: %s", error)
+        return None
+
+
+def _answer(store: KeyStore, place: NodePlace, rounds: int, clock: Callable[[], float]) -> None:
+    store.set("clock/reference", place.node)
+    for number in range(1, place.count):
+        for i in range(rounds):
+            store.wait([f"clock/{number}/ask{i}"], PATIENCE)
+            store.set(f"clock/{number}/answer{i}", repr(clock()))
+
+
+def _ask(store: KeyStore, place: NodePlace, rounds: int, clock: Callable[[], float]) -> ClockSynced:
+    store.wait(["clock/reference"], PATIENCE)
+    reference = store.get("clock/reference").decode()
+    trips = []
     for i in range(rounds):
         sent = clock()
-        store.set(f"clock/{node}/ask{i}", "")
-        there = float(store.get(f"clock/{node}/answer{i}"))
-        back = clock()
-        if best is None or back - sent < 2 * best[0]:
-            best = ((back - sent) / 2, there - (sent + back) / 2)
-    if best is None:
-        raise ValueError(f"rounds must be at least 1, got {rounds}")
-    return ClockSynced(reference, offset=best[1], uncertainty=best[0])
+        store.set(f"clock/{place.number}/ask{i}", "?")
+        store.wait(
+            [f"clock/{place.number}/answer{i}"], PATIENCE * place.count
+        )  # the nodes before us come first
+        there, back = float(store.get(f"clock/{place.number}/answer{i}")), clock()
+        trips.append((back - sent, there - (sent + back) / 2))
+    trip, offset = min(trips)
+    return ClockSynced(reference, offset=offset, uncertainty=trip / 2)
 
 
 def wall_clocks(events: Sequence[tuple[Event, Stamp]]) -> dict[str, float]:

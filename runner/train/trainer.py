@@ -6,7 +6,9 @@ import time
 
 import torch
 
+from runner.ledger.clocks import NodePlace, exchange_clocks
 from runner.ledger.events import Loaded, PhaseEnded
+from runner.ledger.writer import node_id
 from runner.train.data.batches import check_batch_arithmetic
 from runner.train.data.source import DataPreparation
 from runner.train.facts import model_facts
@@ -38,6 +40,8 @@ class Trainer:
             self._factory = ModelFactory(recipe, self._data.tokenizer)
         phase.ended("data")
         life.join(device)
+        if not life.in_process and life.local_rank == 0:
+            self._compare_clocks(life)
         phase.ended("rendezvous")
         life.on_abort(parts.checkpointer.freeze)
         workload = self._factory.build(device, life.world_size)
@@ -50,6 +54,14 @@ class Trainer:
         finally:
             batches.close()
             workload.release()  # the exception's traceback holds our frames: the model must not live on with it
+
+    def _compare_clocks(self, life: Life) -> None:
+        place = NodePlace(
+            life.rank // life.local_world_size, life.world_size // life.local_world_size, node_id()
+        )
+        synced = exchange_clocks(life.store, place)
+        if synced is not None:
+            self._parts.ledger.record(synced)
 
     def _restore(self, life: Life, workload: Workload, device: torch.device) -> None:
         parts, began = self._parts, time.monotonic()
