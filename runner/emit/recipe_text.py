@@ -31,6 +31,8 @@ def recipe_text(recipe: Recipe, *, folder: str) -> str:
     values["checkpoint"]["folder"] = posixpath.normpath(
         posixpath.join(folder, checkpoints or f"{run}/checkpoints")
     )
+    if not values["faults"]["count"] and not values["faults"]["at"]:
+        del values["faults"]  # settings of faults that are never drawn would be warned about
     return documents([_escaped(values)]).removeprefix("---\n")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.emit.launcher import launch_environ, launcher_argv
-from runner.errors import InputError
+from runner.errors import ExitCode, InputError, RunError
 from runner.launch.pod import NodePlace, pod_identity, wait_for_name
 from runner.recipe.recipe import Recipe
 
@@ -45,25 +45,42 @@ class Place:
         return launch_environ(recipe, os.environ, node_rank=self.node_rank)
 
 
+def own_rank() -> int:
+    """This node's rank, as its cluster manager says or the user in `NODE_RANK`.
+
+    Raises:
+        InputError: a leader is named, but no index.
+    """
+    pod = pod_identity(os.environ)
+    return pod.node_rank if pod is not None else int(os.environ.get("NODE_RANK", "0"))
+
+
+def managed() -> bool:
+    """Whether a cluster manager started this node, and will start another in its place."""
+    return pod_identity(os.environ) is not None
+
+
 def find_place(recipe: Recipe, *, say: Callable[[str], None], stop_requested: Callable[[], bool]) -> Place:
     """Find this node's place; on a follower, wait for the leader.
 
     Raises:
         InputError: the rendezvous port is taken on the leader.
-        RunError: the leader does not come.
+        RunError: the leader does not come, or the run is asked to stop before it does (PREEMPTED).
     """
     cluster = recipe.cluster
     pod = pod_identity(os.environ)
     if pod is None:
         if cluster.nodes == 1:
             return Place(0, f"127.0.0.1:{_any_free_port()}", None)
-        return Place(int(os.environ.get("NODE_RANK", "0")), None, None)
+        return Place(own_rank(), None, None)
     endpoint = f"{pod.leader}:{cluster.rendezvous_port}"
-    timeout = recipe.recovery.rendezvous_timeout.total_seconds()
+    longest = cluster.kubernetes.leader_timeout if cluster.kubernetes else recipe.recovery.rendezvous_timeout
+    timeout = longest.total_seconds()
     leads = pod.node_rank == 0
     if cluster.nodes > 1:
         port = None if leads else cluster.rendezvous_port
-        wait_for_name(pod.leader, port=port, timeout=timeout, say=say, stop_requested=stop_requested)
+        if not wait_for_name(pod.leader, port=port, timeout=timeout, say=say, stop_requested=stop_requested):
+            raise RunError("asked to stop while it waited for the leader", ExitCode.PREEMPTED)
     if leads and not _is_free(cluster.rendezvous_port):
         raise InputError(
             f"cluster.rendezvous_port: port {cluster.rendezvous_port} is taken on this node; choose another"

@@ -7,10 +7,11 @@ import hashlib
 import json
 import os
 import re
+import time
 from pathlib import Path
 from typing import TextIO
 
-from runner.errors import InputError
+from runner.errors import ExitCode, InputError, RunError
 from runner.launch.outcome import write_durably
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
@@ -24,12 +25,15 @@ class RunFolder:
     Args:
         recipe: resolved: paths are absolute.
         node_rank: nodes of a run share the folder, each with a lock of its own.
+        patience: seconds to wait for a lock that another command holds. A node that was lost keeps its lock until the
+            file system has noticed; with patience, a lock that stays is no fault of the recipe.
 
     Raises:
         InputError: the folder cannot be made or written, or another command uses it.
+        RunError: another command still uses it after `patience`.
     """
 
-    def __init__(self, recipe: Recipe, node_rank: int) -> None:
+    def __init__(self, recipe: Recipe, node_rank: int, *, patience: float = 0.0) -> None:
         self.path = recipe.run_folder
         self._recipe = recipe
         self._node_rank = node_rank
@@ -37,25 +41,32 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.logs.mkdir(exist_ok=True)
-            self._lock = self._locked(self.path / f".lock-node{node_rank}")
+            self._lock = self._locked(self.path / f".lock-node{node_rank}", patience)
         except OSError as error:
             raise InputError(
                 f"output.folder: {self.path} cannot be used: {error.strerror or error}; "
                 "name a folder that can be written"
             ) from error
 
-    def _locked(self, path: Path) -> TextIO:
+    def _locked(self, path: Path, patience: float) -> TextIO:
         lock = path.open("a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip() or "unknown"
-            lock.close()
-            raise InputError(
-                f"output.folder: {self.path} is in use by another nvrx-run ({holder}); "
-                "wait for it, or give this run a folder of its own"
-            ) from None
+        until = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() < until:
+                    time.sleep(0.5)
+                    continue
+                lock.seek(0)
+                holder = lock.read().strip() or "unknown"
+                lock.close()
+                raise RunError(
+                    f"output.folder: {self.path} is in use by another nvrx-run ({holder}); "
+                    "wait for it, or give this run a folder of its own",
+                    ExitCode.CRASHED if patience else ExitCode.BAD_RECIPE,
+                ) from None
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {os.uname().nodename}")
         lock.flush()

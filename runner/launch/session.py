@@ -19,7 +19,7 @@ from runner.launch.control import CONTROL, LAUNCHED, RUN_FOLDER, RUN_ID, TERMINA
 from runner.launch.deaths import Deaths
 from runner.launch.forks import fork_server
 from runner.launch.outcome import Outcome, OutcomeReader
-from runner.launch.place import Place, find_place
+from runner.launch.place import Place, find_place, managed, own_rank
 from runner.launch.presence import Roll
 from runner.launch.run_folder import RunFolder
 from runner.launch.terminal import offer_terminal
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _POLL = 0.05  # seconds; a dead worker, an outcome or a signal is seen within this time
 _STRAYS_EVERY = 2.0
+_HANDOVER = 300.0  # seconds until a file system forgets the lock of a lost node, whose place a new one takes
 _GRACE = 5.0  # seconds for the other ranks to end by themselves once the run is over
 
 
@@ -72,12 +73,13 @@ class Session:
     def run(self) -> int:
         """Run to the end of this launch; returns the exit code, with everything below this process ended."""
         self._listen()
-        self._place = find_place(self._recipe, say=_say, stop_requested=lambda: bool(self._signals))
-        with contextlib.closing(RunFolder(self._recipe, self._place.node_rank)) as run_folder:
+        patience = _HANDOVER if managed() else 0.0
+        with contextlib.closing(RunFolder(self._recipe, own_rank(), patience=patience)) as run_folder:
             if run_folder.finished():
                 _say(f"{run_folder.path}: finished already, nothing to do (training.steps raises the end)")
                 self._summary(run_folder)
                 return int(ExitCode.DONE)
+            self._place = find_place(self._recipe, say=_say, stop_requested=lambda: bool(self._signals))
             return self._launch(run_folder)
 
     def _launch(self, run_folder: RunFolder) -> int:

@@ -30,17 +30,31 @@ def bind(source: str, target: str, *, read_only: bool = False) -> None:
         mount("none", target, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
 
 
+def overlay(target: str, scratch: Path) -> None:
+    """This machine's folder, with room for files and a mode of its own."""
+    for name in ("upper", "work"):
+        (scratch / name).mkdir(parents=True)
+    layers = f"lowerdir={target},upperdir={scratch}/upper,workdir={scratch}/work"
+    mount("overlay", target, "overlay", 0, layers)
+
+
+def open_up(path: str, scratch: Path) -> None:
+    """Let everybody through to `path`: an image has its interpreter in no private folder, this machine may."""
+    for number, folder in enumerate(reversed(Path(path).parents)):
+        if not folder.stat().st_mode & 0o001:
+            overlay(str(folder), scratch / f"open{number}-{folder.name}")
+
+
 def main() -> None:
     """Set up and become the command."""
     pod = json.loads(Path(sys.argv[1]).read_text())
     mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     socket.sethostname(pod["hostname"])
-    etc = Path(pod["scratch"]) / "etc"
+    scratch = Path(pod["scratch"])
     mount("tmpfs", pod["scratch"], "tmpfs", 0)
-    for name in ("upper", "work"):
-        (etc / name).mkdir(parents=True)
-    layers = f"lowerdir=/etc,upperdir={etc}/upper,workdir={etc}/work"
-    mount("overlay", "/etc", "overlay", 0, layers)  # a place for /etc/nvrx that this machine need not have
+    overlay("/etc", scratch / "etc")  # a place for /etc/nvrx that this machine need not have
+    for path in pod["visible"]:
+        open_up(path, scratch)
     bind(pod["hosts"], "/etc/hosts")
     Path("/etc/resolv.conf").unlink(missing_ok=True)
     Path("/etc/resolv.conf").write_text("")

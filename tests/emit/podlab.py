@@ -83,7 +83,8 @@ class PodLab:
     Attributes:
         objects: the manifest.
         folder: for logs, hosts files and what stands in for the shared storage.
-        late_leader: seconds after which the other pods learn the leader's name.
+        late_leader: seconds for which a pod that already looks for the leader does not find its name.
+        pods: the newest pod of each index; lives: how often each index was replaced; failures: pods that count.
     """
 
     objects: list[dict[str, Any]]
@@ -91,6 +92,7 @@ class PodLab:
     late_leader: float = 0.0
     pods: dict[int, Pod] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
+    failures: int = 0
 
     def __post_init__(self) -> None:
         self.job = self.objects[-1]
@@ -100,7 +102,7 @@ class PodLab:
         self.tag = f"n{os.getpid() % 10000}"
         self.net = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
         self.shared = self.folder / "shared"
-        self.began = time.monotonic()
+        self.missed: float | None = None
 
     # -- machine ----------------------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class PodLab:
 
     def _write_names(self) -> None:
         """What DNS would answer, in each pod's hosts file; the file is rewritten in place, since it is mounted."""
-        late = time.monotonic() - self.began < self.late_leader
+        late = self._leader_is_late()
         for index in range(self.nodes):
             lines = ["127.0.0.1 localhost"]
             for other in range(self.nodes):
@@ -150,6 +152,14 @@ class PodLab:
                 lines.append(f"{self.net}.{10 + other} {' '.join(self._names(other, own=other == index))}")
             with (self.folder / f"hosts{index}").open("w") as hosts:
                 hosts.write("\n".join(lines) + "\n")
+
+    def _leader_is_late(self) -> bool:
+        if self.late_leader and self.missed is None:
+            logs = (self.folder / f"pod{index}-0.log" for index in range(1, self.nodes))
+            if any(log.is_file() and "does not resolve" in log.read_text(errors="replace") for log in logs):
+                self.missed = time.monotonic()
+            return True
+        return self.missed is not None and time.monotonic() - self.missed < self.late_leader
 
     def _names(self, index: int, *, own: bool) -> list[str]:
         host, service = f"{self.job['metadata']['name']}-{index}", self.spec["subdomain"]
@@ -187,6 +197,7 @@ class PodLab:
             "hosts": str(self.folder / f"hosts{index}"),
             "scratch": str(self.folder / f"scratch{index}"),
             "mounts": [self._mount(item, recipe) for item in self.container["volumeMounts"]],
+            "visible": sorted({str(Path(sys.executable)), str(Path(sys.executable).resolve()), str(_INIT)}),
             "user": self.user,
             "group": self.spec["securityContext"]["runAsGroup"],
             "folder": self.container["workingDir"],
@@ -227,7 +238,7 @@ class PodLab:
             TimeoutError: with the end of each pod's log.
         """
         end = time.monotonic() + timeout
-        failures, done = 0, set[int]()
+        done = set[int]()
         due: dict[int, float] = {}
         for index in range(self.nodes):
             self.start(index)
@@ -244,8 +255,8 @@ class PodLab:
                     done.add(index)
                     continue
                 action = self._action(pod.exit_code)
-                failures += action == "Count"
-                if action == "FailJob" or failures > self.job["spec"]["backoffLimit"]:
+                self.failures += action == "Count"
+                if action == "FailJob" or self.failures > self.job["spec"]["backoffLimit"]:
                     return "Failed"
                 due[index] = time.monotonic() + replace_after
             for index in [index for index, at in due.items() if time.monotonic() >= at]:

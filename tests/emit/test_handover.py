@@ -1,0 +1,40 @@
+"""A pod takes the place of one that was lost: the run folder's lock is waited for, and a stop ends the wait."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from recipes_for_tests import tiny
+
+from runner.errors import ExitCode, RunError
+from runner.launch.place import find_place, own_rank
+from runner.launch.run_folder import RunFolder
+
+
+def test_lock_of_a_lost_node_is_waited_for(tmp_path: Path) -> None:
+    recipe = tiny(output={"folder": str(tmp_path)})
+    lost = RunFolder(recipe, 1)
+    with pytest.raises(RunError, match="in use by another") as refused:
+        RunFolder(recipe, 1)
+    assert refused.value.exit_code == ExitCode.BAD_RECIPE  # on one machine: somebody typed the command twice
+    with pytest.raises(RunError, match="in use by another") as held:
+        RunFolder(recipe, 1, patience=0.6)
+    assert held.value.exit_code == ExitCode.CRASHED  # in a pod: the next one may find it free
+    timer = threading.Timer(1.0, lost.close)
+    timer.start()
+    RunFolder(recipe, 1, patience=20).close()
+    timer.join()
+
+
+def test_pod_that_is_asked_to_leave_while_it_waits_for_the_leader_ends_as_preempted(
+    monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    monkeypatch.setenv("NVRX_RUN_LEADER", "127.0.0.1")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    recipe = tiny(cluster={"nodes": 2, "rendezvous_port": free_port})
+    assert own_rank() == 1
+    with pytest.raises(RunError, match="asked to stop") as stopped:
+        find_place(recipe, say=lambda line: None, stop_requested=lambda: True)
+    assert stopped.value.exit_code == ExitCode.PREEMPTED
