@@ -164,6 +164,8 @@ class Manager:
         self._save_pending = False
         if self._staging is not None:
             self._staging.reject()
+        if self._job is not None and self._job.step == self._state.step:
+            self._job.abandon()
 
     def close(self) -> None:
         """Stop the writer; after a finished run the arena goes too, else a successor may need it."""
@@ -252,7 +254,7 @@ class Manager:
         staging.begin(buffer)
         self._save_pending = save
         self._stalled = time.perf_counter() - began
-        if save and self._section.mode == "sync":
+        if staging.immediate or (save and self._section.mode == "sync"):
             self._settle(time.perf_counter())
 
     def _settle(self, began: float) -> None:

@@ -69,6 +69,7 @@ class Staging:
         self._views = [[view(arena, b.index, s) for s in layout.shards if s.nbytes] for b in self.buffers]
         self._names = [s.name for s in layout.shards if s.nbytes]
         self._cuda = device.type == "cuda"
+        self.immediate = not self._cuda  # a copy on the CPU is complete when `begin` returns
         self._pending: Buffer | None = None
         self._mutable_copied: torch.cuda.Event | None = None
         self._frozen = False
@@ -134,8 +135,10 @@ class Staging:
         self._frozen = True
 
     def reject(self) -> None:
-        """Forget the snapshot that is not valid yet: its step turned out bad."""
+        """Forget the snapshot of the live state's step, valid or not: that step turned out bad."""
         self._drop_pending()
+        if self._state is not None and (bad := self.at(self._state.step)) is not None:
+            self.forget(bad)
 
     def release(self) -> None:
         """Unpin the memory."""

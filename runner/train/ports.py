@@ -122,8 +122,8 @@ class Checkpointer(Protocol):
     def after_update(self, *, force_save: bool = False) -> float:
         """Snapshot and save `state` (whose `step` has just been counted up) where due; returns seconds waited.
 
-        A snapshot counts, and its asynchronous save starts, from the next `before_update` (or `finish`) on. In
-        mode `sync` a due save is durable when this returns, so that step's loss must have been checked before.
+        On a GPU a snapshot counts, and its asynchronous save starts, from the next `before_update` (or `finish`)
+        on; on a CPU, and for a save in mode `sync`, at once, so that the step's loss must have been checked before.
         """
 
     def reject(self) -> None:
