@@ -59,6 +59,8 @@ class TrainingLoop:
         # FSDP casts by its own policy; DDP has none.
         self._autocast = self._training.precision == "bf16" and parts.recipe.sharding.strategy == "ddp"
         self._run_ahead = device.type == "cuda"
+        checkpoint = parts.recipe.checkpoint
+        self._sync_every = checkpoint.every if checkpoint.mode == "sync" else None
         self._pending: PendingMetrics | None = None
         self._stop_agreed = False
         self._stalled = 0.0
@@ -91,8 +93,8 @@ class TrainingLoop:
             self._save_and_stop()
         stop = torch.full_like(loss, float(self._parts.stop_requested()))
         pending = PendingMetrics(step, torch.stack([loss, stop]), grad_norm, self._life.world_size)
-        if not self._run_ahead:
-            pending.wait()  # a bad loss never reaches the parameters
+        if not self._run_ahead or (self._sync_every is not None and step % self._sync_every == 0):
+            pending.wait()  # a bad loss never reaches the parameters, nor a checkpoint that is written at once
         self._update(step)
         self._pending = pending
         if not self._run_ahead:
