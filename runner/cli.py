@@ -86,6 +86,8 @@ def _validate(args: argparse.Namespace) -> int:
     failed = 0
     for path in args.recipes:
         loaded, found = check_file(path, args.overrides)
+        if args.strict:
+            found = [problem._replace(severity="error") for problem in found]
         problems += found
         failed += loaded is None or (args.strict and bool(found))
     if args.format == "text":

@@ -27,7 +27,7 @@ class Recipe(Section):
     model: ModelSection
     """The model."""
     dataset: DatasetSection
-    """The data."""
+    """The text to train on."""
     sharding: ShardingSection
     """How parameters are laid out over the ranks."""
     training: TrainingSection

@@ -191,11 +191,13 @@ def shape_of_config(values: Mapping[str, Any]) -> Shape | None:
         ShapeError: a key is missing, of the wrong type, or does not divide.
     """
     kind = values.get("model_type")
+    if not isinstance(kind, str):
+        return None
     config = _Config(values)
     if kind in _LLAMA_LIKE:
         return _llama_like(config, kind)
     readers: dict[Any, Callable[[_Config], Shape]] = {"gpt2": _gpt2, "gpt_neox": _gpt_neox}
-    return readers[kind](config) if isinstance(kind, str) and kind in readers else None
+    return readers[kind](config) if kind in readers else None
 
 
 def known_config(name: str) -> dict[str, Any] | None:

@@ -78,8 +78,11 @@ class TypeChecker:
         place = dotted(path) or "a recipe"
         if variant is not None:
             place = f"{place} with `{variant[0]}: {variant[1]}`"
-        near = close_matches(key, self.table[name])
-        hint = f"did you mean `{near[0]}`?" if near else self._elsewhere(key)
+        near = close_matches(key, self.table[name], cutoff=0.85)
+        elsewhere = None if near else self._elsewhere(key)
+        if not elsewhere:
+            near = close_matches(key, self.table[name])
+        hint = f"did you mean `{near[0]}`?" if near else elsewhere
         expected = None if near else listed(self.table[name], 30)
         message = f"`{short(key)}` is not a setting of {place}"
         self._add("T201", entry.key_at, (*path, key), message, expected=expected, hint=hint)
@@ -233,11 +236,12 @@ class TypeChecker:
         length = len(node.value)
         if (shortest is not None and length < shortest) or (longest is not None and length > longest):
             return self._wrong(node, path, f"{self._describe(kind)}; this has {length}", code="T204")
-        pairs = []
+        values = {}
         for key, entry in node.value.items():
             name = self.value(Node(key, entry.key_at, key), key_type, (*path, key))
-            pairs.append((name, self.value(entry.node, inner, (*path, key))))
-        return BAD if any(item is BAD for pair in pairs for item in pair) else dict(pairs)
+            item = self.value(entry.node, inner, (*path, key))
+            values[key] = BAD if name is BAD else item
+        return BAD if any(item is BAD for item in values.values()) else values
 
     def _tagged(self, node: Node, kind: Type, path: Path) -> Any:
         _, key, tags = kind

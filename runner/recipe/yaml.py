@@ -224,10 +224,11 @@ class _Composer:
                 self.anchors[event.anchor] = Node(event.value, at, event.value)
             self._tag(event, at)
             return None if event.value == "<<" and event.style in (None, "") else event.value, at
-        node = self._node()
-        if isinstance(node.value, str):  # an alias
-            return str(node.value), node.at
-        raise self._fatal("Y113", node.at, "a key must be a single word", "check the indentation and braces")
+        at = self._at(event)
+        node = self._node() if isinstance(event, yaml.AliasEvent) else None
+        if node is None or not isinstance(node.value, str):
+            raise self._fatal("Y113", at, "a key must be a single word", "check the indentation and braces")
+        return str(node.value), at
 
     def _merge(self, node: Node, at: Position, merged: dict[str, Entry]) -> None:
         """`<<`: the keys of one mapping or several, of which the first wins."""

@@ -161,7 +161,7 @@ def faults_are_drawn(recipe: Recipe, report: Report) -> None:
     """`faults.types` and `faults.weights` without `faults.count` draw nothing."""
     faults = recipe.faults
     given: frozenset[str] = getattr(faults, "given", frozenset())  # of the view; pydantic's are not asked for
-    if faults.count == 0 and not faults.at and given & {"types", "weights"}:
+    if faults.count == 0 and not faults.at and faults.types and given & {"types", "weights"}:
         path = "faults.types" if "types" in given else "faults.weights"
         report.add(path, "no fault is drawn: faults.count is 0", "set faults.count", also="faults.count")
 

@@ -18,7 +18,7 @@ _MODULES = {
     **{
         kind: tuple(prefix + name for name in _LLAMA) + _COMMON
         for kind, prefix in (("llama", "Llama"), ("mistral", "Mistral"), ("qwen2", "Qwen2"), ("qwen3", "Qwen3"),
-                             ("phi3", "Phi3"), ("gemma", "Gemma"))
+                             ("phi3", "Phi3"))
     },
     "gpt2": ("GPT2Block", "GPT2Attention", "GPT2MLP", "GPT2Model", "GPT2LMHeadModel", "Conv1D", "LayerNorm", *_COMMON),
     "gpt_neox": ("GPTNeoXLayer", "GPTNeoXAttention", "GPTNeoXMLP", "GPTNeoXModel", "GPTNeoXForCausalLM",

@@ -118,8 +118,17 @@ def _involved(view: View, root: Node, rule: Rule) -> tuple[tuple[str, Position],
     with suppress(Broken):
         rule.check(facts.recipe, Report(root, rule, facts))
     nodes = [(path, find(root, path)) for path in seen]
-    leaves = [(path, node) for path, node in nodes if node is not None and not _entered(path, seen)]
-    return tuple((dotted(path), node.at) for path, node in leaves)
+    empty = dict.fromkeys(path[:end] for path, node in nodes if node is None for end in range(len(path)))
+    nodes += [(path, node) for path in empty if (node := find(root, path)) is not None and node.value == {}]
+    leaves = [
+        (path, node)
+        for path, node in nodes
+        if node is not None and (not _entered(path, seen) or not node.value)
+    ]
+    below = [
+        found for path, node in leaves for found in node.walk(path) if not found[1].value or found[1].raw
+    ]
+    return tuple(dict.fromkeys((dotted(path), node.at) for path, node in below))
 
 
 def _entered(path: Path, seen: dict[Path, None]) -> bool:

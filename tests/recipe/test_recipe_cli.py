@@ -1,0 +1,226 @@
+"""`nvrx-run`: what it prints, what it exits with, and what it imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recipelab import RECIPES, ROOT, SMALL
+
+from runner.cli import main
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def run(*arguments: object) -> int:
+    """`main`, with the exit code of argparse's errors."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def test_valid_recipe_exits_0(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--validate", recipe) == 0
+    assert capsys.readouterr().out == f"{recipe}: valid\n"
+
+
+def test_every_shipped_recipe_is_valid_even_when_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--validate", "--strict", *RECIPES) == 0
+    assert f"{len(RECIPES)} recipes: valid" in capsys.readouterr().out
+
+
+def test_errors_of_all_files_come_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = (tmp_path / f"{name}.yaml" for name in "abc")
+    first.write_text(SMALL.replace("steps: 20", "steps: x").replace("every: 5", "evry: 5"))
+    second.write_text(SMALL)
+    third.write_text("- a\n")
+    assert run("--validate", first, second, third, tmp_path / "d.yaml") == 2
+    out = capsys.readouterr().out
+    for words in (
+        f"{first}:10:10: error[T203]",
+        f"{first}:13:3: error[T201]",
+        f"{third}:1:1: error[Y105]",
+        "d.yaml: error[Y100]",
+    ):
+        assert words in out
+    assert "4 recipes: 3 failed (4 errors, 0 warnings)" in out
+
+
+def test_warning_exits_0_and_2_when_strict(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    override = ("--set", "checkpoint.every=100")
+    assert run("--validate", recipe, *override) == 0
+    assert "warning[R505]" in capsys.readouterr().out
+    assert run("--validate", "--strict", recipe, *override) == 2
+    assert "error[R505]" in capsys.readouterr().out
+
+
+def test_text_marks_the_value(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe.write_text(SMALL.replace("steps: 20", "steps: many"))
+    run("--validate", recipe)
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        f"{recipe}:10:10: error[T203] training.steps: `many` does not fit here",
+        "  10 |   steps: many",
+        "     |          ^^^^",
+    ]
+
+
+def test_no_colour_codes_reach_a_pipe(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("--validate", recipe, "--set", "training.steps=x")
+    assert "\033" not in capsys.readouterr().out
+
+
+def test_json_format(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe.write_text(SMALL.replace("steps: 20", "steps: many"))
+    assert run("--validate", "--format", "json", recipe) == 2
+    [found] = json.loads(capsys.readouterr().out)
+    assert found["code"] == "T203"
+    assert (found["file"], found["line"], found["column"]) == (str(recipe), 10, 10)
+    assert (found["path"], found["value"], found["severity"]) == ("training.steps", "`many`", "error")
+    assert found["expected"] == "an integer of at least 1"
+    assert run("--validate", "--format", "json", recipe, "--set", "training.steps=5") == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_github_format(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe.write_text(SMALL.replace("steps: 20", "steps: 'a%b'"))
+    assert run("--validate", "--format", "github", recipe) == 2
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith(
+        f"::error file={recipe},line=10,col=10,endLine=10,title=T203::training.steps: `'a%25b'`"
+    )
+
+
+def test_sarif_format_follows_the_standard(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--validate", "--format", "sarif", recipe, "--set", "training.global_batch_size=7") == 2
+    log = json.loads(capsys.readouterr().out)
+    assert (log["version"], len(log["runs"])) == ("2.1.0", 1)
+    [result] = log["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("R201", "error")
+    assert result["ruleId"] in {rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]}
+    region = result["locations"][0]["physicalLocation"]["region"]
+    assert all(
+        isinstance(region[key], int) and region[key] >= 1
+        for key in ("startLine", "startColumn", "endLine", "endColumn")
+    )
+    assert run("--validate", "--format", "sarif", recipe) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["results"] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--validate",), ("a.yaml", "b.yaml"), ("--explain", "a.yaml", "b.yaml"), ("--emit-schema", "a.yaml"),
+     ("--strict", "a.yaml"),
+     ("--validate", "--explain", "a.yaml"), ("--validate", "--format", "xml", "a.yaml"), ("--nonsense",), ("-o",
+     "x", "a.yaml"),
+     ("--validat", "a.yaml")],
+)  # fmt: skip
+def test_wrong_arguments_exit_2_with_one_line(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    assert "error:" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "action", [(), ("--explain",), ("--emit-command",), ("--emit-manifest",), ("--faults",)]
+)
+def test_bad_recipe_exits_2_without_a_traceback(
+    action: tuple[str, ...], recipe: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*action, recipe, "--set", "training.steps=many") == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "error[T203] training.steps" in err
+    assert "Traceback" not in err
+
+
+def test_explain_shows_where_values_come_from_and_what_follows(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = ROOT / "recipes" / "llama8b-async-combined.yaml"
+    assert run("--explain", path, "--set", "training.steps=1000") == 0
+    out = capsys.readouterr().out
+    lines = {line.split(":")[0].strip(): line for line in out.splitlines()}
+    assert lines["steps"].split("1000", 1)[1].strip() == "--set training.steps=1000"
+    assert lines["mode"].strip().endswith("llama8b-async-none.yaml:9")
+    assert lines["keep_every"].strip().endswith("default")
+    for words in (
+        "8,030,261,248", "2 nodes of p5.48xlarge x 8 = 16", "131,072 tokens a step", "of 80 GiB on each",
+        "32 of 32 interfaces",
+        "staging buffers a rank", "20 in process, then 20 of the workers",
+    ):  # fmt: skip
+        assert words in out
+
+
+def test_explain_draws_the_timeouts_in_the_order_in_which_they_fire(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("--explain", ROOT / "recipes" / "llama8b-async-combined.yaml")
+    ladder = capsys.readouterr().out.split("TIMEOUTS")[1].splitlines()[1:]
+    names = [line[40:].split(":")[0].strip() for line in ladder]
+    order = ["inprocess.soft_timeout", "inprocess.hard_timeout", "inprocess.barrier_timeout",
+    "process_group_timeout",
+             "ft_launcher.rank_heartbeat_timeout", "ft_launcher.initial_rank_heartbeat_timeout"]  # fmt: skip
+    assert [name for name in names if name in order] == order
+    bars = [len(line[10:41].strip()) for line in ladder]
+    assert bars == sorted(bars)
+
+
+def test_explain_works_for_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    for path in RECIPES:
+        assert run("--explain", path) == 0
+        assert "TIMEOUTS" in capsys.readouterr().out
+
+
+def test_output_goes_to_a_file(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "schema.json"
+    assert run("--emit-schema", "-o", target) == 0
+    assert json.loads(target.read_text())["title"] == "nvrx-run recipe"
+    assert run("--explain", recipe, "-o", tmp_path / "missing" / "x") == 2
+    err = capsys.readouterr().err
+    assert "cannot be written" in err
+    assert "Traceback" not in err
+
+
+_HEAVY = ["torch", "transformers", "datasets", "numpy", "structlog", "rich", "nvidia_resiliency_ext"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "banned"),
+    [
+        (["--help"], [*_HEAVY, "pydantic", "yaml"]),
+        (["--version"], [*_HEAVY, "pydantic", "yaml"]),
+        (["--validate", *map(str, RECIPES)], [*_HEAVY, "pydantic", "pydantic_core"]),
+        (
+            ["--validate", "--format", "sarif", "--strict", str(RECIPES[0]), "--set", "training.steps=x"],
+            [*_HEAVY, "pydantic"],
+        ),
+        (["--explain", str(RECIPES[0])], [*_HEAVY, "pydantic"]),
+        (["--emit-schema"], [*_HEAVY, "pydantic"]),
+    ],
+    ids=lambda value: value[0] if value and value[0].startswith("--") else "",
+)
+def test_heavy_libraries_are_not_imported(arguments: list[str], banned: list[str]) -> None:
+    code = (
+        "import sys\nfrom runner.cli import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        f"print('IMPORTED', sorted(set({banned}) & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "IMPORTED []"

@@ -1,0 +1,120 @@
+"""What an unquoted value means: the numbers that people write, and nothing that YAML readers disagree about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recipelab import SMALL, check_text, line_of
+
+from runner.recipe.node import Doubtful
+from runner.recipe.scalars import read_plain
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-5", 1e-5), ("2e5", 2e5), ("1E+3", 1e3), ("-2e-3", -2e-3), (".5", 0.5), ("3.", 3.0), ("1.5e-08", 1.5e-8),
+     ("0", 0), ("-7", -7), ("+7", 7), ("123456789012", 123456789012), ("0.0", 0.0),
+     ("true", True), ("False", False), ("null", None), ("~", None), ("", None),
+     ("none", "none"), ("on-demand", "on-demand"), ("p5.48xlarge", "p5.48xlarge"), ("90s", "90s"), ("1h30m",
+     "1h30m"),
+     ("1.2.3", "1.2.3"), ("nobody", "nobody"), ("yesterday", "yesterday"), ("info", "info")],
+)  # fmt: skip
+def test_reads_what_people_write(text: str, value: object) -> None:
+    found = read_plain(text)
+    assert found == value
+    assert isinstance(found, type(value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["yes", "No", "ON", "off", "y", "N", "08", "0755", "0o17", "0x1F", "0b101", "1_000", "1:30", "1:30:00",
+     "190:20:30.15",
+     "2026-11-30", "2026-11-30T10:00:00Z", "nan", "NaN", ".nan", ".inf", "-.Inf", "inf", "1e999", "None", "nil",
+     "=", "00",
+     "-08", "+0755", "1_0.5", "0.1_0"],
+)  # fmt: skip
+def test_doubts_what_readers_disagree_about(text: str) -> None:
+    assert isinstance(read_plain(text), Doubtful)
+
+
+@pytest.mark.parametrize(
+    ("setting", "raw"),
+    [("training.optimizer.lr", "1e-5"), ("training.optimizer.lr", "5e-1"), ("training.optimizer.eps", "1e-8"),
+     ("training.optimizer.weight_decay", "0"), ("training.clip_norm", "2e5")],
+)  # fmt: skip
+def test_exponents_are_numbers(tmp_path: Path, setting: str, raw: str) -> None:
+    loaded, problems = check_text(tmp_path, SMALL, f"{setting}={raw}")
+    assert not problems
+    assert loaded is not None
+    value = loaded.recipe
+    for part in setting.split("."):
+        value = getattr(value, part)
+    assert value == float(raw)
+
+
+WRONG_TYPE = [
+    ("name", "no"), ("name", "yes"), ("name", "0755"), ("name", "null"), ("name", "1e5"), ("name", "true"),
+    ("model.name", "on"), ("dataset.tokenizer", "None"), ("dataset.tokenizer", "nan"),
+    ("recovery.inprocess.soft_timeout", "1:30:00"), ("recovery.inprocess.soft_timeout", "off"),
+    ("recovery.inprocess.soft_timeout", "0755"), ("recovery.inprocess.soft_timeout", "1_000"),
+    ("cluster.processes_per_node", "08"), ("cluster.processes_per_node", "0755"), ("cluster.processes_per_node",
+    "0x8"),
+    ("cluster.processes_per_node", "8.0"), ("cluster.processes_per_node", "yes"),
+    ("cluster.processes_per_node", '"8"'),
+    ("training.schedule", "None"), ("training.schedule", "constant"), ("training.schedule", "[constant]"),
+    ("training.optimizer.lr", "nan"), ("training.optimizer.lr", ".inf"), ("training.optimizer.lr", "1e999"),
+    ("training.optimizer.lr", "1,5"), ("training.optimizer.lr", "fast"), ("training.optimizer.lr", "None"),
+    ("training.clip_norm", "None"), ("training.deterministic", "no"), ("training.deterministic", "1"),
+    ("training.deterministic", '"true"'), ("model.compile", "on"), ("training.steps", "1e2"), ("training.steps",
+    "true"),
+    ("checkpoint.storage_bandwidth", "0o17"), ("checkpoint.storage_bandwidth", "fast"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "raw"), WRONG_TYPE)
+def test_wrong_type_quotes_what_is_written(tmp_path: Path, setting: str, raw: str) -> None:
+    loaded, problems = check_text(tmp_path, SMALL, f"{setting}={raw}")
+    assert loaded is None
+    [problem] = [found for found in problems if found.path == setting]
+    assert problem.code in ("T203", "T204")
+    assert problem.expected
+    if not raw.startswith("["):
+        assert raw in problem.line()
+
+
+def test_off_is_a_choice_where_a_field_lists_it(tmp_path: Path) -> None:
+    loaded, _ = check_text(tmp_path, SMALL, "output.progress=off")
+    assert loaded is not None
+    assert loaded.recipe.output.progress == "off"
+
+
+def test_doubtful_text_is_fine_in_quotes(tmp_path: Path) -> None:
+    loaded, problems = check_text(tmp_path, SMALL, 'name="no"', "dataset.tokenizer='0755'")
+    assert not problems
+    assert loaded is not None
+    assert (loaded.recipe.name, loaded.recipe.dataset.tokenizer) == ("no", "0755")
+
+
+def test_doubtful_value_inside_free_mapping_is_refused(tmp_path: Path) -> None:
+    text = SMALL.replace("num_hidden_layers: 2", "num_hidden_layers: 02")
+    _, problems = check_text(tmp_path, text)
+    [problem] = problems
+    assert (problem.code, problem.path) == ("T203", "model.architecture.num_hidden_layers")
+
+
+def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = (
+        SMALL.replace("steps: 20", "steps: many")
+        .replace("every: 5", "evry: 5")
+        .replace("source: embedded", "source: web")
+    )
+    text = text.replace("processes_per_node: 2", "processes_per_node: 3")
+    _, problems = check_text(tmp_path, text)
+    found = [(problem.code, problem.at.line) for problem in problems]
+    assert found == [
+        ("T205", line_of(text, "source")),
+        ("T203", line_of(text, "steps")),
+        ("R201", line_of(text, "global_batch_size")),
+        ("T201", line_of(text, "evry")),
+    ]
