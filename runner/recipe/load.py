@@ -99,3 +99,20 @@ def load_recipe(
     if loaded is None:
         raise RecipeErrors([problem for problem in problems if problem.severity == "error"])
     return loaded
+
+
+def read_resolved(path: str | Path) -> Recipe:
+    """A recipe that `runner.recipe.resolve.dump` wrote, after it was checked where the run started.
+
+    Types are checked again; the rules are not: they speak about the recipe as its author wrote it, and a path that is
+    right on this machine need not be so in the pods that it also describes.
+
+    Raises:
+        RecipeErrors: the file is not what was written.
+    """
+    root, problems = read_layers(Path(path), (), {})
+    checker = TypeChecker(table())
+    view = checker.recipe(root)
+    if problems or checker.problems:
+        raise RecipeErrors([*problems, *checker.problems])
+    return LoadedRecipe(Path(path), root, view, ()).recipe

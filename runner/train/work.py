@@ -14,7 +14,7 @@ from runner.faults.injector import FaultingLedger, ScheduledFaults
 from runner.launch.control import Control
 from runner.launch.terminal import take_terminal
 from runner.ledger.writer import LedgerWriter
-from runner.recipe.load import load_recipe
+from runner.recipe.load import read_resolved
 from runner.recipe.recipe import Recipe
 from runner.recovery.run import run_with_recovery
 from runner.train.data.source import DataPreparation
@@ -30,7 +30,7 @@ _prebuilt: list[ModelFactory] = []  # made by the fork server before it forks
 
 def preload(recipe_path: Path) -> None:
     """Import and build everything that does not need a rank, so that forked workers have it."""
-    recipe = load_recipe(recipe_path).recipe
+    recipe = read_resolved(recipe_path)
     try:
         _prebuilt.append(ModelFactory(recipe, load_tokenizer(recipe)))
     except InputError:
@@ -43,7 +43,7 @@ def work(recipe_path: Path) -> int:
     Raises:
         SystemExit: the run is not done; the code says why.
     """
-    recipe = load_recipe(recipe_path).recipe
+    recipe = read_resolved(recipe_path)
     rank = int(os.environ["RANK"])
     take_terminal(rank)
     log = configure(recipe.output, recipe.run_folder, rank)

@@ -87,11 +87,12 @@ _FREE_LAUGHS = "a: &a [1,1,1,1,1,1,1,1]" + "".join(
     f", {name}: &{name} [{','.join([f'*{below}'] * 7)}]"
     for below, name in zip("abcdef", "bcdefg", strict=True)
 )
+_MANY_KEYS = ", ".join(f"k{i}: 1" for i in range(9000))
 BOMBS = {
     "billion laughs": _laughs(12, 10),
     "billion laughs in a free mapping": SMALL.replace("{model_type", "{" + _FREE_LAUGHS + ", model_type"),
     "merge bomb": _merges(30),
-    "quadratic merges": "a: &a {" + ", ".join(f"k{i}: 1" for i in range(9000)) + "}\nb: {<<: [" + "*a, " * 9000 + "*a]}",
+    "quadratic merges": "a: &a {" + _MANY_KEYS + "}\nb: {<<: [" + "*a, " * 9000 + "*a]}",
     "flow depth": "a: " + "[" * 100_000,
     "flow mappings": "{a: " * 50_000,
     "block depth": "\n".join("  " * depth + "a:" for depth in range(1200)),

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recipelab import RECIPES, SMALL, check_text
 
-from runner.recipe.load import load_recipe
+from runner.recipe.load import load_recipe, read_resolved
 from runner.recipe.resolve import dump, resolve
 from runner.recipe.units import format_duration, format_size, parse_duration, parse_size
 
@@ -20,15 +20,21 @@ SOME = settings(max_examples=150, deadline=None, suppress_health_check=list(Heal
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_dump_of_a_resolved_recipe_loads_back_equal(path: Path, tmp_path: Path) -> None:
-    resolved = resolve(load_recipe(path, (), {}).recipe, cwd=tmp_path)
+    loaded = load_recipe(path, (), {}).recipe
+    resolved = resolve(loaded, cwd=tmp_path)
     copy = tmp_path / "copy.yaml"
     copy.write_text(dump(resolved), encoding="utf-8")
-    assert load_recipe(copy, (), {}).recipe == resolved
+    assert read_resolved(copy) == resolved
+    copy.write_text(dump(loaded), encoding="utf-8")
+    assert load_recipe(copy, (), {}).recipe == loaded
     assert resolve(resolved, cwd=Path("/elsewhere")) == resolved
 
 
-TRICKY = ["no", "1e5", "0755", "null", "~", "1:30", "true", "", " ", "a: b", "# x", "- a", "'", '"', "a\nb", "\u00e9\u2028", "${X}",
-          "$${X}", "${", "*a", "&a", "!x", "%", "@", "`", "{a}", "[a]", "2026-11-30", "\t", "x" * 300, "=", "<<", "\U0001f600", "\\n"]  # fmt: skip
+TRICKY = [
+    "no", "1e5", "0755", "null", "~", "1:30", "true", "", " ", "a: b", "# x", "- a", "'", '"', "a\nb", "\u00e9\u2028",
+    "${X}", "$${X}", "${", "*a", "&a", "!x", "%", "@", "`", "{a}", "[a]", "2026-11-30", "\t", "x" * 300,
+    "=", "<<", "\U0001f600", "\\n",
+]  # fmt: skip
 
 
 @SOME
@@ -88,7 +94,8 @@ def test_hub_ids_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [("90s", 90), ("20m", 1200), ("1h30m", 5400), ("250ms", 0.25), ("1d", 86400), (" 5 s ", 5), ("1.5h", 5400), (0, 0), (1.5, 1.5)],
+    [("90s", 90), ("20m", 1200), ("1h30m", 5400), ("250ms", 0.25), ("1d", 86400),
+     (" 5 s ", 5), ("1.5h", 5400), (0, 0), (1.5, 1.5)],
 )  # fmt: skip
 def test_durations(value: object, seconds: float) -> None:
     assert parse_duration(value) == timedelta(seconds=seconds)

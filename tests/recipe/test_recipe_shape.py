@@ -98,7 +98,8 @@ def test_parameters_and_modules_are_those_that_transformers_builds(config: dict[
 @pytest.mark.parametrize(
     ("change", "key"),
     [({"hidden_size": 0}, "hidden_size"), ({"hidden_size": -4}, "hidden_size"), ({"hidden_size": "64"}, "hidden_size"),
-     ({"hidden_size": 2**50}, "hidden_size"), ({"hidden_size": True}, "hidden_size"), ({"hidden_size": [64]}, "hidden_size"),
+     ({"hidden_size": 2**50}, "hidden_size"), ({"hidden_size": True}, "hidden_size"),
+     ({"hidden_size": [64]}, "hidden_size"),
      ({"num_attention_heads": 5}, "hidden_size"), ({"num_key_value_heads": 3}, "num_key_value_heads"),
      ({"tie_word_embeddings": 1}, "tie_word_embeddings"), ({"num_hidden_layers": 1.5}, "num_hidden_layers")],
 )  # fmt: skip
@@ -158,8 +159,8 @@ def test_device_memory_matches_the_measured_peak() -> None:
     """torchtitan, Llama-3.1-8B, two H200, sequence 8192, micro batch 1, selective checkpointing: 100.8 GiB."""
     recipe = load_recipe(
         ROOT / "recipes" / "llama8b-async-none.yaml",
-        ["cluster={nodes: 1, instance_type: p5e.48xlarge, processes_per_node: 2}", "model.activation_checkpointing=false",
-         "training.global_batch_size=2", "checkpoint.storage_bandwidth=5GB"],
+        ["cluster={nodes: 1, instance_type: p5e.48xlarge, processes_per_node: 2}",
+         "model.activation_checkpointing=false", "training.global_batch_size=2", "checkpoint.storage_bandwidth=5GB"],
         {},
     ).recipe  # fmt: skip
     shape = model_shape(recipe)
