@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from runner import __version__
 from runner.errors import ExitCode, RunError
@@ -166,7 +166,25 @@ def _explain(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.recipe.explain import explain
 
-    return _write(args, explain(loaded))
+    return _write(args, explain(loaded) + _interval_section(loaded))
+
+
+def _interval_section(loaded: LoadedRecipe) -> str:
+    from runner.recipe.facts import Facts
+    from runner.report.recipe_advice import RecipeCosts, as_section, interval_advice
+
+    facts = Facts(cast(Any, loaded.view))
+    recipe = facts.recipe
+    costs = RecipeCosts(
+        ranks=facts.ranks,
+        step=facts.step_seconds,
+        write=facts.write_seconds,
+        mode=recipe.checkpoint.mode,
+        layer=recipe.recovery.layer,
+        every=recipe.checkpoint.every,
+        snapshot_every=recipe.checkpoint.snapshot_every,
+    )
+    return as_section(interval_advice(costs, Path(recipe.output.folder or f"runs/{recipe.name}")))
 
 
 def _emit_schema(args: argparse.Namespace) -> int:
