@@ -33,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--emit-schema", "print the JSON Schema of recipes (takes no RECIPE)"),
         ("--emit-command", "print the launcher command of this machine"),
         ("--emit-manifest", "print the Kubernetes objects"),
+        ("--emit-sbatch", "print a Slurm batch script"),
         ("--checkpoints", "list the run's checkpoints"),
         ("--faults", "print the fault schedule"),
     ):
@@ -46,6 +47,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="of --validate's findings (default: text)")  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="with --validate: warnings are errors")
     parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH instead of standard output")
+    parser.add_argument(
+        "--node-rank", type=int, metavar="N", help="with --emit-command: of which node (default: 0)"
+    )
     parser.add_argument("--verbose", action="store_true", help="more detail, tracebacks included")
     parser.add_argument("--version", action="version", version=f"nvrx-run {__version__}")
     return parser
@@ -65,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"one recipe at a time, got {len(args.recipes)}: {' '.join(args.recipes)}")
     if action != "validate" and (args.strict or args.format != "text"):
         parser.error("--strict and --format go with --validate")
+    if args.node_rank is not None and action != "emit-command":
+        parser.error("--node-rank goes with --emit-command")
     if args.output is not None and action not in _WRITES:
         parser.error("-o goes with " + ", ".join(f"--{name}" for name in sorted(_WRITES)))
     try:
@@ -196,8 +202,11 @@ def _emit_schema(args: argparse.Namespace) -> int:
 def _emit_command(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.emit.launcher import command_text
+    from runner.launch.place import visible_gpus
 
-    return _write(args, command_text(loaded.recipe, recipe_path=loaded.path.absolute()))
+    path = loaded.path.absolute()
+    rank, gpus = args.node_rank or 0, max(1, visible_gpus())
+    return _write(args, command_text(loaded.recipe, recipe_path=path, node_rank=rank, nproc=gpus))
 
 
 def _emit_manifest(args: argparse.Namespace) -> int:
@@ -205,6 +214,13 @@ def _emit_manifest(args: argparse.Namespace) -> int:
     from runner.emit.manifest import emit_manifest
 
     return _write(args, emit_manifest(cast("Recipe", loaded.view)))
+
+
+def _emit_sbatch(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from runner.emit.sbatch import sbatch_text
+
+    return _write(args, sbatch_text(cast("Recipe", loaded.view), recipe_path=loaded.path.absolute()))
 
 
 def _checkpoints(args: argparse.Namespace) -> int:
@@ -229,7 +245,16 @@ def _export(args: argparse.Namespace) -> int:
 
 
 _WRITES = frozenset(
-    {"explain", "emit-schema", "emit-command", "emit-manifest", "checkpoints", "faults", "export"}
+    {
+        "explain",
+        "emit-schema",
+        "emit-command",
+        "emit-manifest",
+        "emit-sbatch",
+        "checkpoints",
+        "faults",
+        "export",
+    }
 )
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
@@ -238,6 +263,7 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "emit-schema": _emit_schema,
     "emit-command": _emit_command,
     "emit-manifest": _emit_manifest,
+    "emit-sbatch": _emit_sbatch,
     "checkpoints": _checkpoints,
     "faults": _faults,
     "export": _export,

@@ -210,6 +210,10 @@ def _number(value: timedelta) -> str:
     return f"{value.total_seconds():.6f}".rstrip("0").rstrip(".")
 
 
-def command_text(recipe: Recipe, *, recipe_path: Path, node_rank: int = 0) -> str:
-    """The launcher command as one line for a shell, as a run on this machine would execute it."""
-    return shlex.join(launcher_argv(recipe, recipe_path=recipe_path, node_rank=node_rank))
+def command_text(recipe: Recipe, *, recipe_path: Path, node_rank: int = 0, nproc: int | None = None) -> str:
+    """The launcher command as one line for a shell, for a node of this machine's kind.
+
+    Args:
+        recipe, recipe_path, node_rank, nproc: as of `launcher_argv`.
+    """
+    return shlex.join(launcher_argv(recipe, recipe_path=recipe_path, node_rank=node_rank, nproc=nproc))
