@@ -56,24 +56,48 @@ def fatal(
     return RecipeErrors([Problem(code, at, "", message, expected=expected, hint=hint)])
 
 
+_OPENED = ("while scanning a quoted scalar", "while scanning a simple key")
+_BRACKETS = ("while parsing a flow sequence", "while parsing a flow mapping")
+
+
 def syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> RecipeErrors:
-    """What PyYAML's parser found, in words for the person who wrote it."""
+    """What PyYAML's parser found, in words for the person who wrote it.
+
+    The parser notices an unclosed quote or a key without a colon only later on: it is pointed at where it starts.
+    """
     mark = error.problem_mark or error.context_mark
+    if error.context in _OPENED and error.context_mark is not None:
+        mark = error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = text.splitlines()
     written = lines[line - 1] if 0 < line <= len(lines) else ""
-    message = f"is not valid YAML: {error.problem or error.context}"
+    problem = str(error.problem or error.context)
+    message = f"is not valid YAML: {problem}"
     hint = None
     indent = written[: len(written) - len(written.lstrip())]
     if "\t" in indent:
         column = indent.index("\t") + 1
         message, hint = "a tab is used for indentation", "indent with spaces"
-    elif "\t" in written and "cannot start any token" in str(error.problem):
+    elif "\t" in written and "cannot start any token" in problem:
         message, hint = "a tab stands where YAML allows only spaces", "use spaces"
     elif any(quote in written for quote in "“”‘’"):
         hint = "curly quotes are not YAML quotes: use ' or \""
-    elif "${" in written and ("{" in written.replace("${", "")):
+    elif error.context == "while scanning a quoted scalar":
+        message, hint = (
+            "is not valid YAML: this quote is not closed",
+            "close it; a quote inside '...' is written twice",
+        )
+    elif error.context == "while scanning a simple key":
+        message, hint = "is not valid YAML: a key without `:`", "write `key: value`"
+    elif "${" in written and "{" in written.replace("${", ""):
         hint = "quote a ${VAR} inside { }"
-    elif "mapping values are not allowed" in str(error.problem):
+    elif "mapping values are not allowed" in problem:
         hint = "quote text that contains `: `, or check the indentation"
-    return fatal("Y106", name, line, column, message, hint)
+    raised = fatal("Y106", name, line, column, message, hint)
+    if error.context in _BRACKETS and error.context_mark is not None:
+        start = error.context_mark
+        opened = Position(name, start.line + 1, start.column + 1, start.line + 1, start.column + 2)
+        return RecipeErrors(
+            [raised.problems[0]._replace(also=opened, hint=hint or "is a bracket not closed?")]
+        )
+    return raised

@@ -4,6 +4,7 @@ key that is dropped without a word. Besides, the quick check and the pydantic mo
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from pathlib import Path as FilePath
 from typing import Any
@@ -22,7 +23,13 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.table import table
 from runner.recipe.yaml import read_bytes
 
-MANY = settings(max_examples=700, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+MUTANTS = os.environ.get("NVRX_RUN_MUTANTS")  # more of them, and others each time
+MANY = settings(
+    max_examples=int(MUTANTS or 700),
+    derandomize=MUTANTS is None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 BASES = {"laptop": LAPTOP, "cluster": CLUSTER}
 
 SNIPPETS = [
@@ -191,7 +198,9 @@ def test_changed_value_is_taken_or_refused_at_its_line(base: str, data: st.DataO
     errors = [problem for problem in problems if problem.severity == "error"]
     below = {number for other, number in places.items() if other[: len(path)] == path}
     touched = {line, *below, *range(line, line + str(value).count("\n") + 1)}
-    following = line + 1  # where a broken value makes the parser stumble over the next line
+    following = (
+        line + str(value).count("\n") + 1
+    )  # where a broken value makes the parser stumble over the next line
     assert any(
         touched & lines_of(problem) or (problem.code == "Y106" and problem.at.line <= following)
         for problem in errors
