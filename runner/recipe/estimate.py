@@ -94,11 +94,12 @@ def checkpoint_bytes(recipe: Recipe, shape: Shape) -> int:
 
 
 def staging_buffers(recipe: Recipe) -> int:
-    """Host copies of its shards that a rank keeps: one that is valid, one being filled, and with snapshots between
-    asynchronous checkpoints a third, which the writer reads meanwhile."""
+    """Host copies of its shards that a rank keeps: one that is valid and one being filled; with snapshots between
+    checkpoints a third, which the asynchronous writer or a worker that is started anew reads meanwhile."""
     checkpoint = recipe.checkpoint
     between = checkpoint.snapshot_every is not None and checkpoint.snapshot_every < checkpoint.every
-    return 3 if checkpoint.mode == "async" and between else 2
+    read = checkpoint.mode == "async" or recipe.recovery.layer.startswith("ft_launcher")
+    return 3 if between and read else 2
 
 
 def staging_bytes(recipe: Recipe, shape: Shape) -> int | None:
