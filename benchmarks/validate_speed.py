@@ -24,11 +24,14 @@ LIMITS = {"one recipe": 1.5, "100 recipes": 3.0}
 
 def _measure(command: list[str]) -> tuple[float, float]:
     """CPU and wall seconds of one run."""
-    before, start = os.times(), time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
-    wall, after = time.perf_counter() - start, os.times()
-    cpu = after.children_user - before.children_user + after.children_system - before.children_system
-    return cpu, wall
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT) as child:
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{command} exited with {child.returncode}")
+    return usage.ru_utime + usage.ru_stime, wall
 
 
 def main() -> int:

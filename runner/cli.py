@@ -18,12 +18,20 @@ if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Of a fixed width: to ask the terminal for its own, argparse imports compression libraries at every start."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=110)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nvrx-run",
         description="Train from a recipe, check it, or emit what a cluster needs to train from it.",
         epilog="Exit codes: 0 done, 2 bad recipe or arguments; docs/exit-codes.md lists all.",
         allow_abbrev=False,
+        formatter_class=_Formatter,
     )
     parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="YAML recipe; several with --validate")
     what = parser.add_mutually_exclusive_group()
@@ -97,9 +105,9 @@ def _validate(args: argparse.Namespace) -> int:
         problems += found
         failed += loaded is None or (args.strict and bool(found))
     if args.format == "text":
-        from runner.recipe import render
-
         if problems:
+            from runner.recipe import render
+
             print(render.text(problems, color=_color(sys.stdout)))
         errors = sum(problem.severity == "error" for problem in problems)
         warnings = len(problems) - errors

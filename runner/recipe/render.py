@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,6 +75,8 @@ def _excerpt(at: Position, paint: Callable[[str], str]) -> list[str]:
 
 def as_json(problems: Sequence[Problem]) -> str:
     """A list of objects; lines and columns count from 1, 0 where there is no place in a file."""
+    import json  # text, the usual format, does without
+
     return json.dumps([_record(problem) for problem in problems], indent=2, ensure_ascii=False)
 
 
@@ -126,6 +127,8 @@ def _property(words: str) -> str:
 
 def sarif(problems: Sequence[Problem], *, version: str) -> str:
     """SARIF 2.1.0, for code scanning."""
+    import json
+
     codes = sorted({problem.code for problem in problems})
     rules = [{"id": code, "helpUri": f"docs/rules.md#{code.lower()}"} for code in codes]
     results = []

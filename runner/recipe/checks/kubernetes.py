@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
 _K = "cluster.kubernetes"
-_RESERVED_ENV = re.compile(
+_RESERVED_ENV = (
     r"NVRX_RUN_.*|JOB_COMPLETION_INDEX|PET_.*|RDMAV_.*|(LOCAL_|GROUP_|ROLE_)?RANK|(LOCAL_|GROUP_)?WORLD_SIZE|MASTER_(ADDR|PORT)"
     r"|PYTHONSAFEPATH|TORCH_NCCL_ASYNC_ERROR_HANDLING"
 )
-_SECRET_NAME = re.compile(
+_SECRET_NAME = (  # compiled when a recipe has an environment to look at
     r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_KEY(_ID)?|PRIVATE_KEY|AUTH)($|_)"
 )
-_SECRET_VALUE = re.compile(
+_SECRET_VALUE = (
     r"hf_[A-Za-z0-9]{20,}|(AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|sk-[A-Za-z0-9_-]{20,}"
     r"|xox[abprs]-[A-Za-z0-9-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,}\.[\w-]{10,}\.|://[^/\s:@]+:[^/\s@]+@"
 )
@@ -86,7 +86,7 @@ def environment_is_the_users_own(recipe: Recipe, report: Report) -> None:
     """`env` sets nothing that the launcher sets or that is known to break, and nothing twice."""
     k = _kubernetes(recipe)
     for name in () if k is None else (*k.env, *k.secret_env):
-        if _RESERVED_ENV.fullmatch(name):
+        if re.fullmatch(_RESERVED_ENV, name):
             section = "env" if name in k.env else "secret_env"
             report.add(
                 f"{_K}.{section}.{name}", "set by the launcher, or known to break the run", "leave it out"
@@ -113,16 +113,16 @@ def credentials_come_from_secrets(recipe: Recipe, report: Report) -> None:
                 secret=True,
             )
     for name, value in (*k.annotations.items(), *k.service_account_annotations.items()):
-        if _SECRET_VALUE.search(value):
+        if re.search(_SECRET_VALUE, value):
             report.add(f"{_K}.annotations", f"`{name}` looks like a credential", "leave it out", secret=True)
 
 
 def looks_like_credential(name: str, value: str) -> bool:
     """Whether an environment variable's name or value is that of a credential; an empty value or a path is none."""
-    if _SECRET_VALUE.search(value):
+    if re.search(_SECRET_VALUE, value):
         return True
     harmless = value == "" or value.startswith("/") or value.lower() in ("true", "false", "0", "1")
-    return bool(_SECRET_NAME.search(name.upper())) and not harmless
+    return bool(re.search(_SECRET_NAME, name.upper())) and not harmless
 
 
 @rule("R725")
