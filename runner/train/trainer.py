@@ -9,6 +9,7 @@ import torch
 from runner.ledger.clocks import NodePlace, exchange_clocks
 from runner.ledger.events import Loaded, PhaseEnded
 from runner.ledger.writer import node_id
+from runner.train.connect import connect_early
 from runner.train.data.batches import check_batch_arithmetic
 from runner.train.data.source import DataPreparation
 from runner.train.facts import model_facts
