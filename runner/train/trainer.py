@@ -45,12 +45,14 @@ class Trainer:
             self._compare_clocks(life)
         phase.ended("rendezvous")
         life.on_abort(parts.checkpointer.freeze)
+        connection = connect_early(recipe, device)
         workload = self._factory.build(device, life.world_size)
         try:
             phase.ended("model")
             if life.rank == 0:
                 parts.ledger.record(model_facts(workload.module, self._factory.config, recipe, device))
             self._restore(life, workload, device)
+            connection.wait()
             TrainingLoop(parts, life, workload, batches, device).run()
         finally:
             batches.close()
