@@ -40,7 +40,7 @@ def lab_recipe(layer: str, nodes: int, **change: Any) -> Recipe:
             "architecture": {"hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 64}
         },
         "dataset": {"sequence_length": 32, "max_documents": 40},
-        "training": {"steps": STEPS, "global_batch_size": 8, "micro_batch_size": 1},
+        "training": {"steps": STEPS, "global_batch_size": 4, "micro_batch_size": 1},
         "checkpoint": {"every": EVERY, "keep_last": 10},
         "recovery": {**LAYERS[layer], "process_group_timeout": "40s", "rendezvous_timeout": "3m"},
         "cluster": {

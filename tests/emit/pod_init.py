@@ -67,6 +67,10 @@ def main() -> None:
         else:
             mount("tmpfs", target, "tmpfs", _MS_NOSUID, f"mode=1777,size={item['size']}")
     mount("none", "/", None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+    for stream in (1, 2):
+        os.fchown(
+            stream, pod["user"], pod["group"]
+        )  # as the container runtime does: a process may open it anew
     os.setgroups([])
     os.setgid(pod["group"])
     os.setuid(pod["user"])  # from root to another user: every capability is gone

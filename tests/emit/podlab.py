@@ -150,8 +150,9 @@ class PodLab:
                 if other == 0 and index != 0 and late:
                     continue
                 lines.append(f"{self.net}.{10 + other} {' '.join(self._names(other, own=other == index))}")
-            with (self.folder / f"hosts{index}").open("w") as hosts:
-                hosts.write("\n".join(lines) + "\n")
+            path, text = self.folder / f"hosts{index}", "\n".join(lines) + "\n"
+            if not path.is_file() or path.read_text() != text:
+                path.write_text(text)
 
     def _leader_is_late(self) -> bool:
         if self.late_leader and self.missed is None:

@@ -1,0 +1,262 @@
+"""`nvrx-data RECIPE`: fetch, tokenise and pack a recipe's data once, before any GPU is held.
+
+The result is what a run would make itself at its start, in the same place, under the same fingerprint; a run finds it
+and asks no hub. One process fetches, and gives a hub that is busy (429) time. Work is kept: after an interruption the
+same command goes on after the last documents that reached the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import itertools
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from runner import __version__
+from runner.errors import ExitCode, InputError, RunError
+
+if TYPE_CHECKING:
+    from runner.recipe.recipe import Recipe
+    from runner.train.data.tokenizer import Tokenizer
+
+T = TypeVar("T")
+_BATCH = 256  # documents that are tokenised at once
+_KEEP_EVERY = 16  # batches between two points that an interrupted run goes on from
+_ATTEMPTS = 8
+_FIRST_PAUSE = 4.0  # seconds; doubled each time, with up to half as much again at random
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `nvrx-data`; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="nvrx-data",
+        description="Fetch, tokenise and pack a recipe's data once, before the run.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", metavar="RECIPE", help="YAML recipe")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
+                        help="override a setting; may be repeated")  # fmt: skip
+    parser.add_argument("--verbose", action="store_true", help="tracebacks")
+    parser.add_argument("--version", action="version", version=f"nvrx-data {__version__}")
+    args = parser.parse_args(argv)
+    try:
+        from runner.recipe.load import load_recipe
+        from runner.recipe.resolve import resolve
+
+        recipe = resolve(load_recipe(args.recipe, args.overrides).recipe, cwd=Path.cwd())
+        return _prepare(recipe)
+    except RunError as error:
+        if args.verbose:
+            raise
+        print(f"nvrx-data: {error}", file=sys.stderr)
+        return int(error.exit_code)
+
+
+def _prepare(recipe: Recipe) -> int:
+    from runner.train.data.packed import is_prepared, packed_folder
+    from runner.train.data.text import is_streaming
+    from runner.train.data.tokenizer import load_tokenizer
+
+    tokenizer = with_backoff(lambda: load_tokenizer(recipe))
+    if recipe.model.name is not None and not Path(recipe.model.name).is_dir():
+        with_backoff(lambda: _fetch_model(recipe))
+    if is_streaming(recipe.dataset):
+        print("nvrx-data: the dataset is streamed while training: nothing to prepare but the model's files")
+        return int(ExitCode.DONE)
+    folder = packed_folder(recipe)
+    if is_prepared(folder):
+        print(f"nvrx-data: {folder}: prepared already")
+        return int(ExitCode.DONE)
+    index = with_backoff(lambda: pack(recipe, tokenizer, folder))
+    print(f"nvrx-data: {folder}: {index['tokens']:,} tokens of {index['documents']:,} documents")
+    return int(ExitCode.DONE)
+
+
+def _fetch_model(recipe: Recipe) -> None:
+    """Configuration and, where they are wanted, weights of the model into the hub's cache."""
+    from huggingface_hub import snapshot_download
+
+    from runner.train.hub import hub_errors
+
+    name = str(recipe.model.name)
+    patterns = ["*.json", "*.model", "*.txt", *(["*.safetensors"] if recipe.model.pretrained else [])]
+    with hub_errors("model", name):
+        snapshot_download(name, revision=recipe.model.revision, allow_patterns=patterns)
+
+
+def with_backoff(
+    fetch: Callable[[], T], *, attempts: int = _ATTEMPTS, sleep: Callable[[float], None] = time.sleep
+) -> T:
+    """Call `fetch` until it succeeds, waiting longer each time where the other side is busy or away for a moment.
+
+    Raises:
+        InputError: what is asked for does not exist or is not allowed: asking again would not help.
+        RunError: the other side is still busy after the last attempt (exit code 1: another try later may succeed).
+    """
+    pause = _FIRST_PAUSE
+    for attempt in itertools.count(1):
+        try:
+            return fetch()
+        except InputError as error:
+            reason = transient(error)
+            if reason is None:
+                raise
+            if attempt >= attempts:
+                raise RunError(f"{reason}, {attempts} times: {error}") from error
+            wait = pause * (1 + random.random() / 2)  # others who were turned away come back at other times
+            print(
+                f"nvrx-data: {reason}; attempt {attempt + 1} of {attempts} in {wait:.0f} s", file=sys.stderr
+            )
+            sleep(wait)
+            pause *= 2
+    raise AssertionError  # pragma: no cover - the loop has no end
+
+
+def transient(error: BaseException) -> str | None:
+    """What is wrong for the moment, from the causes of an error; None where it is wrong for good."""
+    cause: BaseException | None = error
+    while cause is not None:
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        if status in _TRANSIENT:
+            return f"the hub answers {status}"
+        if status is not None:
+            return None
+        if isinstance(cause, ConnectionError | TimeoutError):
+            return f"no connection ({cause})"
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def pack(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+    """Tokenise and pack into `folder`, going on where an earlier call stopped. Returns the index.
+
+    The tokens so far lie in `<folder>.unfinished/`, with a note of how many documents they are; the folder gets its
+    name when all are there.
+
+    Raises:
+        InputError: the dataset cannot be read or holds no text.
+        RunError: another process is at it.
+    """
+    import numpy as np
+
+    from runner.train.data.text import documents
+
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
+    with _only_here(unfinished / "lock"), (unfinished / "tokens.bin").open("ab") as stream:
+        done = _noted(unfinished / "progress.json", {"documents": 0, "tokens": 0, "dtype": dtype.name})
+        stream.truncate(done["tokens"] * dtype.itemsize)
+        count, docs = done["tokens"], done["documents"]
+        if docs:
+            print(f"nvrx-data: going on after {docs:,} documents", file=sys.stderr)
+        texts = iter(documents(recipe.dataset))
+        for _ in itertools.islice(texts, docs):
+            pass
+        with _bar(recipe.dataset.max_documents) as report:
+            for number in itertools.count(1):
+                batch = list(itertools.islice(texts, _BATCH))
+                for ids in tokenizer.encode(batch):
+                    stream.write(np.append(ids, tokenizer.eos).astype(dtype).tobytes())
+                    count += len(ids) + 1
+                docs += len(batch)
+                report(docs, count)
+                if not batch or number % _KEEP_EVERY == 0:
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                    _note(
+                        unfinished / "progress.json",
+                        {"documents": docs, "tokens": count, "dtype": dtype.name},
+                    )
+                if not batch:
+                    break
+        if count < 2:
+            raise InputError(f"dataset: {recipe.dataset.source} holds no text ({docs} documents)")
+        index = {"tokens": count, "documents": docs, "dtype": dtype.name, "tokenizer": tokenizer.name}
+        _note(unfinished / "index.json", index)
+        (unfinished / "progress.json").unlink()
+        (unfinished / "lock").unlink()
+        unfinished.rename(folder)
+    return index
+
+
+class _only_here:
+    """Holds a lock file for the length of a block."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> None:
+        self._file = self._path.open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"{self._path.parent}: another nvrx-data prepares this data; wait for it"
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _noted(path: Path, otherwise: dict[str, Any]) -> dict[str, Any]:
+    """The note of an earlier call, where it is about tokens of the same width."""
+    try:
+        note: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return otherwise
+    return note if note["dtype"] == otherwise["dtype"] else otherwise
+
+
+def _note(path: Path, value: dict[str, Any]) -> None:
+    draft = path.with_suffix(".draft")
+    with draft.open("w") as stream:
+        json.dump(value, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.rename(path)
+
+
+class _bar:
+    """A progress bar on a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self._bar: Any = None
+        self._next = time.monotonic() + 10
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        if sys.stderr.isatty() and shutil.get_terminal_size().columns >= 40:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True))
+            self._task = self._bar.add_task("documents", total=self._total)
+            self._bar.start()
+        return self._report
+
+    def _report(self, documents: int, tokens: int) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=documents, description=f"{tokens:,} tokens")
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + 10
+            print(f"nvrx-data: {documents:,} documents, {tokens:,} tokens", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
