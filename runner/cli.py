@@ -173,7 +173,17 @@ def _write(args: argparse.Namespace, text: str) -> int:
 def _run(args: argparse.Namespace) -> int:
     from runner.launch.supervisor import run
 
-    return run(_load(args), verbose=args.verbose)
+    loaded = _load(args)
+    _refuse_what_is_installed(loaded)
+    return run(loaded, verbose=args.verbose)
+
+
+def _refuse_what_is_installed(loaded: LoadedRecipe) -> None:
+    from runner.recipe.installed import installed_nccl, installed_problem
+
+    problem = installed_problem(loaded.recipe, installed_nccl())
+    if problem is not None:
+        raise RunError(f"{loaded.path}: {problem}", ExitCode.BAD_RECIPE)
 
 
 def _explain(args: argparse.Namespace) -> int:

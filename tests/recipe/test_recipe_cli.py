@@ -165,7 +165,7 @@ def test_explain_draws_the_timeouts_in_the_order_in_which_they_fire(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run("--explain", ROOT / "recipes" / "llama8b-async-combined.yaml")
-    ladder = capsys.readouterr().out.split("TIMEOUTS")[1].splitlines()[1:]
+    ladder = capsys.readouterr().out.split("TIMEOUTS")[1].split("\n\n")[0].splitlines()[1:]
     names = [line[40:].split(":")[0].strip() for line in ladder]
     order = ["inprocess.soft_timeout", "inprocess.hard_timeout", "inprocess.barrier_timeout",
     "process_group_timeout",

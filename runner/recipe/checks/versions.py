@@ -24,6 +24,11 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(parts)
 
 
+def nccl_aborts_badly(version: str) -> bool:
+    """Whether this is one of the NCCL releases that NVRx says to avoid with in-process restart."""
+    return _BAD_NCCL[0] <= numbers(version)[:3] <= _BAD_NCCL[1]
+
+
 @rule("R801", "warning")
 def inprocess_is_deprecated(recipe: Recipe, report: Report) -> None:
     """NVRx deprecates in-process restart from 0.6 on. It is present and works up to 0.7."""
@@ -42,16 +47,24 @@ def nccl_aborts_cleanly(recipe: Recipe, report: Report) -> None:
     """NCCL 2.28.3 to 2.28.8 must not be used with in-process restart.
 
     NVRx names these releases: aborting a communicator can hang or crash in them, and every restart aborts one. The
-    version is `cluster.nccl_version`; where that is not given nothing is checked here, and a run checks what is
-    installed.
+    version is `cluster.nccl_version`; where that is not given nothing is checked here, and a run that starts checks the
+    NCCL that pip installed.
     """
     version = recipe.cluster.nccl_version
     if version is None or not inprocess(recipe) or report.facts.on_gpus is False:
         return
-    if _BAD_NCCL[0] <= numbers(version) <= _BAD_NCCL[1]:
+    if nccl_aborts_badly(version):
         report.add(
             "cluster.nccl_version",
             f"NCCL {version} does not abort cleanly, and {recipe.recovery.layer} aborts it at every restart",
             "use 2.28.9 or later, or 2.28.2 or earlier",
             also="recovery.layer",
         )
+
+
+@rule("R803")
+def nvrx_is_supported(recipe: Recipe, report: Report) -> None:
+    """`cluster.nvrx_version` must be 0.4.1 or later: 0.4.0 lacks settings that every recovery layer uses."""
+    version = recipe.cluster.nvrx_version
+    if version is not None and numbers(version)[:3] == (0, 4, 0):
+        report.add("cluster.nvrx_version", f"NVRx {version} is not supported", "use 0.4.1 to 0.7")
