@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--emit-schema", "print the JSON Schema of recipes (takes no RECIPE)"),
         ("--emit-command", "print the launcher command of this machine"),
         ("--emit-manifest", "print the Kubernetes objects"),
+        ("--emit-data-job", "print the Kubernetes objects of the data step"),
         ("--emit-sbatch", "print a Slurm batch script"),
         ("--checkpoints", "list the run's checkpoints"),
         ("--faults", "print the fault schedule"),
@@ -234,6 +235,13 @@ def _emit_manifest(args: argparse.Namespace) -> int:
     return _write(args, emit_manifest(cast("Recipe", loaded.view)))
 
 
+def _emit_data_job(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from runner.emit.data_job import emit_data_job
+
+    return _write(args, emit_data_job(cast("Recipe", loaded.view)))
+
+
 def _emit_sbatch(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.emit.sbatch import sbatch_text
@@ -268,6 +276,7 @@ _WRITES = frozenset(
         "emit-schema",
         "emit-command",
         "emit-manifest",
+        "emit-data-job",
         "emit-sbatch",
         "checkpoints",
         "faults",
@@ -281,6 +290,7 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "emit-schema": _emit_schema,
     "emit-command": _emit_command,
     "emit-manifest": _emit_manifest,
+    "emit-data-job": _emit_data_job,
     "emit-sbatch": _emit_sbatch,
     "checkpoints": _checkpoints,
     "faults": _faults,

@@ -46,11 +46,7 @@ def manifest_objects(recipe: Recipe) -> list[dict[str, Any]]:
     Raises:
         ManifestErrors: see `emit_manifest`.
     """
-    kubernetes = recipe.cluster.kubernetes
-    if kubernetes is None:
-        raise ManifestErrors(
-            [Finding("cluster.kubernetes", "a manifest needs it: give at least `image` and `storage`")]
-        )
+    kubernetes = kubernetes_section(recipe)
     size = pod_size(recipe, kubernetes)
     draft = _objects(recipe, kubernetes, make_names(recipe, "0" * 64), size)
     text = json.dumps(draft, sort_keys=True, ensure_ascii=True)
@@ -62,9 +58,36 @@ def manifest_objects(recipe: Recipe) -> list[dict[str, Any]]:
     return objects
 
 
+def kubernetes_section(recipe: Recipe) -> KubernetesSection:
+    """`cluster.kubernetes`.
+
+    Raises:
+        ManifestErrors: the recipe has none.
+    """
+    kubernetes = recipe.cluster.kubernetes
+    if kubernetes is None:
+        raise ManifestErrors(
+            [Finding("cluster.kubernetes", "a manifest needs it: give at least `image` and `storage`")]
+        )
+    return kubernetes
+
+
 def _objects(
     recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize
 ) -> list[dict[str, Any]]:
+    objects, labels = shared_objects(recipe, kubernetes, names)
+    command = {COMMAND_ANNOTATION: _command(recipe, names)}
+    objects += [
+        service(recipe, kubernetes, names, labels),
+        job(recipe, kubernetes, names, size, labels, command),
+    ]
+    return patched(objects, kubernetes)
+
+
+def shared_objects(
+    recipe: Recipe, kubernetes: KubernetesSection, names: Names
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """What every Job of a run stands on, and the labels of all its objects."""
     labels = dict(kubernetes.labels) | {
         "app.kubernetes.io/name": "nvrx-run",
         "app.kubernetes.io/instance": names.run,
@@ -76,12 +99,23 @@ def _objects(
     if kubernetes.service_account is None:
         objects.append(service_account(kubernetes, names, labels))
     text = recipe_text(recipe, folder=kubernetes.storage.mount_path)
-    objects += [
-        recipe_map(text, kubernetes, names, labels),
-        service(recipe, kubernetes, names, labels),
-        job(recipe, kubernetes, names, size, labels, {COMMAND_ANNOTATION: _command(recipe, names)}),
-    ]
-    unused = kubernetes.patches.keys() - {item["kind"] for item in objects}
+    return [*objects, recipe_map(text, kubernetes, names, labels)], labels
+
+
+def patched(
+    objects: list[dict[str, Any]], kubernetes: KubernetesSection, *, skip: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """The objects with the recipe's patches.
+
+    Args:
+        objects: as emitted.
+        kubernetes: holds the patches.
+        skip: kinds whose patches are for another Job's objects.
+
+    Raises:
+        ManifestErrors: a patch of a kind that is not emitted, or one that does not fit.
+    """
+    unused = kubernetes.patches.keys() - {item["kind"] for item in objects} - set(skip)
     if unused:
         raise ManifestErrors(
             [
@@ -89,7 +123,10 @@ def _objects(
                 for kind in sorted(unused)
             ]
         )
-    return [apply_patch(item, kubernetes.patches.get(item["kind"], {})) for item in objects]
+    return [
+        item if item["kind"] in skip else apply_patch(item, kubernetes.patches.get(item["kind"], {}))
+        for item in objects
+    ]
 
 
 def _command(recipe: Recipe, names: Names) -> str:

@@ -87,17 +87,21 @@ def _resources(size: PodSize) -> dict[str, Any]:
 
 
 def _volumes(kubernetes: KubernetesSection, names: Names, size: PodSize) -> list[dict[str, Any]]:
-    storage = kubernetes.storage
-    claim = f"{names.run}-storage" if storage.source == "fsx" else storage.claim_name
     volumes: list[dict[str, Any]] = [
         {"name": "recipe", "configMap": {"name": names.job}},
-        {"name": "storage", "persistentVolumeClaim": {"claimName": claim}},
+        {"name": "storage", "persistentVolumeClaim": {"claimName": volume_claim(kubernetes, names)}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": quantity(size.shm_bytes)}},
         {"name": "scratch", "emptyDir": {}},
     ]
     if kubernetes.local_storage is not None:
         volumes.append({"name": "local", "emptyDir": {"sizeLimit": quantity(size.local_bytes)}})
     return volumes + [dict(volume) for volume in kubernetes.volumes]
+
+
+def volume_claim(kubernetes: KubernetesSection, names: Names) -> str:
+    """Name of the claim for the shared storage: the recipe's, or that of the emitted volume."""
+    storage = kubernetes.storage
+    return f"{names.run}-storage" if storage.source == "fsx" else storage.claim_name
 
 
 def _mounts(kubernetes: KubernetesSection) -> list[dict[str, Any]]:

@@ -163,7 +163,7 @@ class PodLab:
         return self.missed is not None and time.monotonic() - self.missed < self.late_leader
 
     def _names(self, index: int, *, own: bool) -> list[str]:
-        host, service = f"{self.job['metadata']['name']}-{index}", self.spec["subdomain"]
+        host, service = f"{self.job['metadata']['name']}-{index}", self.spec.get("subdomain", "none")
         zone = f"{host}.{service}.{self.job['metadata']['namespace']}.svc"
         return [f"{zone}.cluster.local", zone, f"{host}.{service}", *([host] if own else [])]
 

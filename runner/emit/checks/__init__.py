@@ -12,12 +12,15 @@ from runner.emit.checks import jobs, links, metadata, pods, resources, security,
 from runner.emit.findings import Finding
 
 
-def check_objects(objects: Sequence[dict[str, Any]], *, level: str) -> list[Finding]:
+def check_objects(
+    objects: Sequence[dict[str, Any]], *, level: str, distributed: bool = True
+) -> list[Finding]:
     """Everything that is wrong with the objects of one manifest.
 
     Args:
         objects: as they will be sent.
         level: Pod Security level of the namespace.
+        distributed: the pods look for each other.
     """
     broken = [finding for item in objects for finding in structure.check(item)]
     if broken:
@@ -30,5 +33,5 @@ def check_objects(objects: Sequence[dict[str, Any]], *, level: str) -> list[Find
             findings += pods.check(item)
             findings += resources.check(item)
             findings += security.check(item, level)
-    findings += links.check(objects)
+    findings += links.check(objects, distributed=distributed)
     return list(dict.fromkeys(findings))

@@ -12,7 +12,7 @@ from runner.emit.names import JOB_LABEL, LEADER
 _CLUSTER_WIDE = ("Namespace", "PersistentVolume")
 
 
-def check(objects: Sequence[dict[str, Any]]) -> list[Finding]:
+def check(objects: Sequence[dict[str, Any]], *, distributed: bool) -> list[Finding]:
     """References between the objects of one manifest."""
     findings: list[Finding] = []
     by_kind = {item["kind"]: item for item in objects}
@@ -25,7 +25,8 @@ def check(objects: Sequence[dict[str, Any]]) -> list[Finding]:
             findings.append(
                 Finding(f"{item['kind']}.metadata.namespace", f"{own!r} is not the Job's, {namespace!r}")
             )
-    _service(by_kind.get("Service"), job, findings)
+    if distributed:
+        _service(by_kind.get("Service"), job, findings)
     _volumes(by_kind, spec, findings)
     account = by_kind.get("ServiceAccount")
     if account is not None and spec.get("serviceAccountName") != account["metadata"]["name"]:
