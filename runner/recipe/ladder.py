@@ -83,6 +83,8 @@ def _recovery(facts: Facts) -> Iterator[Rung]:
             yield Rung(getattr(launcher, key).total_seconds(), f"ft_launcher.{key}", effect)
     effect = "a collective fails, NCCL's watchdog ends the process"
     yield Rung(recovery.process_group_timeout.total_seconds(), "process_group_timeout", effect)
+    effect = "a run that was asked to stop is killed"
+    yield Rung(recovery.stop_timeout.total_seconds(), "stop_timeout", effect)
     effect = "nodes that have not met give up"
     yield Rung(recovery.rendezvous_timeout.total_seconds(), "rendezvous_timeout", effect)
 
