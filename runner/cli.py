@@ -105,6 +105,7 @@ def _validate(args: argparse.Namespace) -> int:
             found = [problem._replace(severity="error") for problem in found]
         problems += found
         failed += loaded is None or (args.strict and bool(found))
+    problems = list(dict.fromkeys(problems))  # recipes that extend the same one share its findings
     if args.format == "text":
         if problems:
             from runner.recipe import render

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,18 @@ _MOST_INVOLVED = 5
 
 def text(problems: Sequence[Problem], *, color: bool = False) -> str:
     """A block a finding: the place, the line of the file with a marker under it, what is expected, what to do."""
-    return "\n".join(_block(problem, color) for problem in problems)
+    read = cache(_source)
+    return "\n".join(_block(problem, color, read) for problem in problems)
 
 
-def _block(problem: Problem, color: bool) -> str:
+def _source(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    except OSError:
+        return []  # it was read a moment ago; the message stands without it
+
+
+def _block(problem: Problem, color: bool, read: Callable[[str], list[str]]) -> str:
     def paint(code: str, words: str) -> str:
         return f"{code}{words}{_OFF}" if color else words
 
@@ -28,10 +37,10 @@ def _block(problem: Problem, color: bool) -> str:
     kind = paint(tint, f"{problem.severity}[{problem.code}]")
     lines = [f"{paint(_BOLD, f'{problem.at}:')} {kind} {paint(_BOLD, subject + problem.message)}"]
     if not problem.secret:
-        lines += _excerpt(problem.at, lambda marker: paint(tint, marker))
+        lines += _excerpt(problem.at, read, lambda marker: paint(tint, marker))
     if problem.also is not None and problem.also.line:
         lines.append(f"  see {problem.also}")
-        lines += _excerpt(problem.also, lambda marker: paint(_BLUE, marker.replace("^", "-")))
+        lines += _excerpt(problem.also, read, lambda marker: paint(_BLUE, marker.replace("^", "-")))
     lines += _depends(problem)
     if problem.expected:
         lines.append(f"  expected: {problem.expected}")
@@ -54,13 +63,10 @@ def _depends(problem: Problem) -> list[str]:
     return [f"  depends on: {', '.join(others[:_MOST_INVOLVED])}{more}"]
 
 
-def _excerpt(at: Position, paint: Callable[[str], str]) -> list[str]:
+def _excerpt(at: Position, read: Callable[[str], list[str]], paint: Callable[[str], str]) -> list[str]:
     if not at.line:
         return []
-    try:
-        source = Path(at.file).read_text(encoding="utf-8-sig", errors="replace").splitlines()
-    except OSError:
-        return []  # it was read a moment ago; the message stands without it
+    source = read(at.file)
     if at.line > len(source):
         return []
     line = source[at.line - 1]

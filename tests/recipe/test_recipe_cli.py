@@ -55,6 +55,16 @@ def test_errors_of_all_files_come_in_one_run(tmp_path: Path, capsys: pytest.Capt
     assert "4 recipes: 3 failed (4 errors, 0 warnings)" in out
 
 
+def test_error_of_a_recipe_that_several_extend_comes_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "base.yaml").write_text(SMALL.replace("steps: 20", "steps: x"))
+    for name in "ab":
+        (tmp_path / f"{name}.yaml").write_text(f"extends: base.yaml\nname: {name}\n")
+    assert run("--validate", *(tmp_path / f"{name}.yaml" for name in ("base", "a", "b"))) == 2
+    assert "3 recipes: 3 failed (1 error, 0 warnings)" in capsys.readouterr().out
+
+
 def test_warning_exits_0_and_2_when_strict(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     override = ("--set", "checkpoint.every=100")
     assert run("--validate", recipe, *override) == 0

@@ -120,6 +120,10 @@ BOMBS = {
     "comment lines": "#\n" * 500_000,
     "huge architecture": SMALL.replace("hidden_size: 64", "hidden_size: " + "9" * 300),
     "huge steps": SMALL.replace("steps: 20", "steps: 9223372036854775807"),
+    "huge numbers of ranks": SMALL.replace("strategy: fsdp", "strategy: hsdp\n  replicas: 4611686018427387847")
+    .replace("processes_per_node: 2", "processes_per_node: 4611686018427387846")
+    .replace("layer: inprocess", "layer: inprocess\n  inprocess: {min_world_size: 2}")
+    .replace("global_batch_size: 8", "global_batch_size: 2305843009213693951"),
     "huge everything": SMALL.replace("steps: 20", "steps: 9223372036854775807")
     .replace("global_batch_size: 8", "global_batch_size: 9223372036854775807")
     .replace("sequence_length: 64", "sequence_length: 99999999999999999999"),
@@ -134,7 +138,7 @@ from runner.recipe import render
 for path in sys.argv[1:]:
     start = time.monotonic()
     loaded, problems = check_file(path, environment={{}})
-    shown = render.text(problems[:50])
+    shown = render.text(problems)
     print(path.rpartition('/')[2], loaded is None, len(problems), f"{{time.monotonic() - start:.1f}}", len(shown))
 """
 

@@ -10,6 +10,8 @@ from runner.recipe.checks.timeouts import inprocess
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
+_MOST_TRIED = 10_000  # numbers of ranks
+
 
 @rule("R201")
 def batch_divides(recipe: Recipe, report: Report) -> None:
@@ -114,7 +116,8 @@ def fewer_ranks_divide_batch(recipe: Recipe, report: Report) -> None:
     if not s or s.min_world_size is None or ranks is None or s.min_world_size >= ranks:
         return
     rounds = training.global_batch_size // training.micro_batch_size
-    if not any(rounds % fewer == 0 for fewer in range(s.min_world_size, min(ranks, rounds + 1))):
+    last = min(ranks, rounds + 1, s.min_world_size + _MOST_TRIED)
+    if not any(rounds % fewer == 0 for fewer in range(s.min_world_size, last)):
         report.add(
             "recovery.inprocess.min_world_size",
             f"no number of ranks from {s.min_world_size} to {ranks - 1} divides the {rounds} micro batches of a step",

@@ -12,6 +12,7 @@ from runner.recipe.words import close_matches
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
+_MOST_TRIED = 10_000  # divisors; more ranks than that are a typing error, which other rules see
 _COMMON = ("Embedding", "Linear")
 _LLAMA = ("DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding", "Model", "ForCausalLM")
 _MODULES = {
@@ -119,7 +120,7 @@ def replicas_divide_ranks(recipe: Recipe, report: Report) -> None:
     """`sharding.replicas` must divide the number of ranks."""
     replicas, ranks = getattr(recipe.sharding, "replicas", None), report.facts.ranks
     if replicas is not None and ranks is not None and ranks % replicas:
-        fitting = max(d for d in range(1, min(replicas, ranks) + 1) if ranks % d == 0)
+        fitting = max(d for d in range(1, min(replicas, ranks, _MOST_TRIED) + 1) if ranks % d == 0)
         report.add(
             "sharding.replicas", f"{ranks} ranks do not divide into {replicas} groups", f"use {fitting}"
         )
