@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.faults.records import FaultRecord, write_record
-from runner.launch.outcome import Outcome
+from runner.launch.outcome import TIMED_OUT, Outcome
 from runner.launch.presence import WorkerSign
 
 _PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended
@@ -22,16 +22,20 @@ class Death:
 
     Attributes:
         sign: the last that it said.
+        hung: it kept the others waiting until they gave up; its end came from the launcher.
         status: `SIGKILL`, `exit code 1`; empty while, or where, the launcher does not say.
     """
 
     sign: WorkerSign
     seen: float
     said_before: int
+    hung: bool
     status: str = ""
     recorded: bool = False
 
     def __str__(self) -> str:
+        if self.hung:
+            return f"rank {self.sign.rank} hung, and the others timed out"
         return f"rank {self.sign.rank} died" + (f" ({self.status})" if self.status else "")
 
 
@@ -55,7 +59,11 @@ class Deaths:
             for outcome in outcomes
         ):
             return None
-        death = Death(sign, time.time(), len(self._said(sign.local_rank)))
+        hung = any(
+            outcome.restart == sign.restart and outcome.consequence and TIMED_OUT.search(outcome.message)
+            for outcome in outcomes
+        )
+        death = Death(sign, time.time(), len(self._said(sign.local_rank)), hung)
         self.all.append(death)
         return death
 
@@ -72,7 +80,7 @@ class Deaths:
             death.recorded = True
             sign = death.sign
             record = FaultRecord(
-                kind="died",
+                kind="hang" if death.hung else "died",
                 rank=sign.rank,
                 step=sign.step,
                 layer=self._layer,

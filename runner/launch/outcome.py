@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,12 @@ DECISIVE = frozenset(
         ExitCode.SAVE_FAILED,
         ExitCode.PREEMPTED,
     }
+)
+
+
+# What gloo, NCCL's watchdog and the store say when a rank does not come to a collective.
+TIMED_OUT = re.compile(
+    r"Timed out waiting \d+ms|Watchdog caught collective operation timeout|wait timeout after"
 )
 
 

@@ -131,8 +131,8 @@ class Session:
             launcher = children.start(argv, environment | more.environment, output, folder=Path.cwd())
             deaths = Deaths(log, run_folder.path, self._recipe.recovery.layer)
             follow = _follow(log) if self._verbose else None
-            decided: Outcome | None = None
-            decided_at = stop_at = strays_at = 0.0
+            over_at: float | None = None
+            stop_at = strays_at = 0.0
             while launcher.poll() is None:
                 time.sleep(_POLL)
                 now = time.monotonic()
@@ -143,13 +143,10 @@ class Session:
                     raise RunError("the process that started this run was killed; the run is stopped")
                 if self._signals:
                     stop_at = self._stop(run_folder, stop_at, now)
-                if decided is None:
-                    decided = next((outcome for outcome in outcomes.outcomes() if outcome.decisive), None)
-                    decided_at = now
-                elif now > decided_at + _GRACE:
-                    self._end(launcher, now > decided_at + 2 * _GRACE)
-                if self._watch.hopeless and decided is None:
-                    self._end(launcher, force=True)
+                if over_at is None and self._is_over(outcomes.outcomes(), deaths):
+                    over_at = now
+                if over_at is not None and now > over_at + _GRACE:
+                    self._end(launcher, force=now > over_at + 2 * _GRACE)
                 if now > strays_at:
                     strays_at = now + _STRAYS_EVERY
                     children.kill_stray_orphans(launcher, *more.processes)
@@ -191,6 +188,13 @@ class Session:
                 f"(recovery.stop_timeout); {_RESUME}"
             )
         return stop_at
+
+    def _is_over(self, outcomes: list[Outcome], deaths: Deaths) -> bool:
+        """Whether this launch can only end, whatever its launcher waits for: a stopped worker hears no SIGTERM."""
+        if self._watch.hopeless or any(outcome.decisive for outcome in outcomes):
+            return True
+        mended = ft_launcher_settings(self._recipe.recovery) is not None
+        return not mended and (bool(deaths.all) or any(outcome.exit_code for outcome in outcomes))
 
     def _end(self, launcher: subprocess.Popen[bytes], force: bool) -> None:
         """The run is over and the launcher does not know it."""

@@ -8,13 +8,15 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from runner.errors import ExitCode, RunError
 from runner.faults.records import FaultRecord, read_records, write_record
-from runner.launch.outcome import DECISIVE, Outcome, write_outcome
+from runner.launch.outcome import DECISIVE, TIMED_OUT, Outcome, write_outcome
 from runner.recovery.life import ProcessLife
 
 
@@ -55,8 +57,9 @@ _LOST_PEER = re.compile(
 
 
 def lost_a_peer(error: BaseException) -> bool:
-    """Whether a collective or the store failed because another rank's process is gone, which is that rank's fault."""
-    return isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)) is not None
+    """Whether a collective or the store failed because another rank is gone or silent, which is that rank's fault."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and bool(_LOST_PEER.search(text) or TIMED_OUT.search(text))
 
 
 def all_stacks() -> str:
@@ -122,7 +125,7 @@ class Coroner:
         self._causes: list[FaultRecord] | None = (
             None  # of earlier lives, this process's and its predecessors'
         )
-        self._queue: queue.SimpleQueue[FaultRecord | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_all, name="fault-records", daemon=True)
         self._writer.start()
 
@@ -187,14 +190,18 @@ class Coroner:
         return before if record.step <= before.step else None
 
     def _write(self, record: FaultRecord) -> None:
-        self._queue.put(record)
+        self._queue.put(partial(write_record, self._folder, record))
+
+    def flight_recorder(self, attempt: str, rank: int) -> None:
+        """Keep what NCCL's flight recorder holds: the collectives under way, for PyTorch's `fr_trace`."""
+        self._queue.put(partial(_dump_flight_recorder, self._folder / "faults", attempt, rank))
 
     def _write_all(self) -> None:
-        while (record := self._queue.get()) is not None:
+        while (write := self._queue.get()) is not None:
             try:
-                write_record(self._folder, record)
-            except OSError as error:  # a full disk must not hide the fault itself
-                sys.stderr.write(f"a fault record cannot be written: {error}: {record.what}\n")
+                write()
+            except (OSError, RuntimeError) as error:  # a full disk must not hide the fault itself
+                sys.stderr.write(f"what is known about a fault cannot be written: {error}\n")
 
     def close(self) -> None:
         """Wait until what is known is written; at most half a minute."""
@@ -220,6 +227,18 @@ class Coroner:
                 traceback=ending.traceback,
             ),
         )
+
+
+def _dump_flight_recorder(folder: Path, attempt: str, rank: int) -> None:
+    from torch._C import _distributed_c10d
+
+    dump = getattr(_distributed_c10d, "_dump_nccl_trace", None)
+    if dump is None:  # a torch without NCCL
+        return
+    # Without stack traces: they need the interpreter lock, which the main thread may hold.
+    trace = dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"nccl-{attempt}-rank{rank:05d}.pickle").write_bytes(trace)
 
 
 def _place_of(error: BaseException) -> str:

@@ -12,6 +12,8 @@ The order of things when a fault ends a life:
 # NVRx finds the parameter that takes the CallWrapper by its annotation, which must not be a string:
 # no `from __future__ import annotations` in this file.
 
+import gc
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,6 +22,7 @@ from typing import Any
 import torch.distributed as dist
 
 from runner.errors import ExitCode
+from runner.launch.control import VERBOSE
 from runner.ledger.events import TeardownEnded
 from runner.recipe.recovery import CombinedRecovery, InprocessRecovery, InprocessSettings
 from runner.recovery import nvrx
@@ -115,6 +118,8 @@ class InprocessLayer:
     def run(self) -> Ending | None:
         """Run to the end. Returns how it ended where it did not finish."""
         self._meeting = self.setup.meet()
+        gc.collect()
+        gc.freeze()  # NVRx collects garbage before each restart: what is imported by now need not be looked at again
         one_life = self.wrapper()(self._one_life_function())
         try:
             one_life()
@@ -163,8 +168,14 @@ class InprocessLayer:
             completion_timeout=s.completion_timeout,
             last_call_wait=s.last_call_wait,
             termination_grace_time=s.termination_grace,
-            monitor_process_logfile=str(self.setup.run_folder / "monitor-{rank}.log"),
+            monitor_process_logfile=self._monitor_log(),
         )
+
+    def _monitor_log(self) -> str | None:
+        """Where NVRx's monitor process says what it sees: with --verbose only, a file for each worker process."""
+        if os.environ.get(VERBOSE) != "1":
+            return None
+        return str(self.setup.run_folder / "logs" / f"monitor-{os.getpid()}-rank-{{rank}}.log")
 
     def _one_life_function(self) -> Callable[[], None]:
         def one_life(call: nvrx.CallWrapper = None) -> None:
@@ -209,13 +220,14 @@ class InprocessLayer:
             self._failed(life, error)
 
     def _failed(self, life: WrappedLife, error: Exception) -> None:
+        follows = life.over
         ending = self.setup.coroner.exception(life, error)
         life.end(describe(error))
         self.setup.life_failed(life, ending)
         if ending.final:
             self.ending = ending
             raise nvrx.RestartAbort(ending.message) from error
-        if ending.consequence:
+        if follows:
             self._await_interruption()
         raise error
 
@@ -236,6 +248,8 @@ class InprocessLayer:
         if not life.over:
             self.setup.coroner.interrupted(life, reason, hung=hung)
             life.end(reason)
+        if self.setup.gpus:
+            self.setup.coroner.flight_recorder(life.attempt, life.rank)
 
     def out_of_budget(self, state: Any) -> None:
         """NVRx's retry controller refuses another life."""
