@@ -45,7 +45,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def _hidden_local_rank() -> Iterator[None]:
-    """From 0.6 the wrapper adds NVML health checks wherever LOCAL_RANK is set; without a GPU they fail, and every
+    """From 0.5 the wrapper adds NVML health checks wherever LOCAL_RANK is set; without a GPU they fail, and every
     healthy rank dies at its first restart."""
     value = os.environ.pop("LOCAL_RANK", None)
     try:

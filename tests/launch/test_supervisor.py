@@ -10,6 +10,11 @@ import time
 import pytest
 from tinylab import expected
 
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 LAYERS = ["none", "inprocess", "ft_launcher", "ft_launcher+inprocess"]
 
 
@@ -48,9 +53,12 @@ def test_killed_worker_is_named(supervised):
     assert err.startswith("nvrx-run: rank 1 died (SIGKILL) after step 4; the same command resumes the run")
 
 
-def test_bad_input_in_a_worker_ends_with_2_under_every_launcher(supervised):
+@pytest.mark.parametrize("layer", ["ft_launcher+inprocess", *map(slow, ["none", "inprocess", "ft_launcher"])])
+def test_bad_input_on_one_rank_ends_with_2_and_no_restart(supervised, layer):
     began = time.monotonic()
-    code, _, err = supervised("ft_launcher", "1:1:input").wait()
+    run = supervised(layer, "1:1:input")
+    code, _, err = run.wait()
+    assert len(list((run.run / "lives").iterdir())) == 2
     assert code == 2
     assert err.splitlines()[0] == "nvrx-run: dataset.path: /nowhere does not exist"
     assert time.monotonic() - began < 30
@@ -63,7 +71,7 @@ def test_verbose_shows_the_traceback(supervised):
     assert "in fire" in err
 
 
-@pytest.mark.parametrize("layer", ["inprocess", "ft_launcher"])
+@pytest.mark.parametrize("layer", ["ft_launcher", slow("inprocess")])
 def test_same_exception_at_the_same_step_twice_is_no_progress(supervised, layer):
     code, _, err = supervised(layer, "5:1:bug").wait()
     assert code == 12
@@ -76,7 +84,7 @@ def test_same_exception_at_the_same_step_twice_is_no_progress(supervised, layer)
     ("layer", "changes"),
     [
         ("inprocess", {"inprocess": {"max_restarts": 1}}),
-        ("ft_launcher", {"ft_launcher": {"max_restarts": 1}}),
+        slow("ft_launcher", {"ft_launcher": {"max_restarts": 1}}),
     ],
 )
 def test_restart_budget(supervised, layer, changes):
@@ -85,8 +93,17 @@ def test_restart_budget(supervised, layer, changes):
     assert "max_restarts" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-@pytest.mark.parametrize("layer", ["none", "ft_launcher+inprocess"])
+@pytest.mark.parametrize(
+    ("layer", "number"),
+    [
+        ("none", signal.SIGUSR1),
+        ("ft_launcher+inprocess", signal.SIGTERM),
+        slow("none", signal.SIGTERM),
+        slow("none", signal.SIGINT),
+        slow("inprocess", signal.SIGTERM),
+        slow("ft_launcher", signal.SIGTERM),
+    ],
+)
 def test_stop_signal_saves_and_resumes(supervised, layer, number):
     run = supervised(layer, env={"TINY_STEP": "0.2"})
     state = run.run / "state.json"
@@ -110,6 +127,16 @@ def test_stop_before_the_first_step_is_honoured_at_its_end(supervised):
     assert "stopped after step 1" in err
 
 
+def test_stop_that_takes_too_long_is_cut_short(supervised):
+    run = supervised("none", "3:0:hang", stop_timeout="2s")
+    run.until((run.run / "fired-3-0-hang").exists)
+    run.process.terminate()
+    code, _, err = run.wait()
+    assert code == 1
+    assert "did not stop within 2 s of SIGTERM (recovery.stop_timeout)" in err
+
+
+@pytest.mark.slow
 def test_second_signal_stops_at_once(supervised):
     run = supervised("none", "3:0:hang")
     run.until((run.run / "fired-3-0-hang").exists)
@@ -123,6 +150,21 @@ def test_second_signal_stops_at_once(supervised):
     assert time.monotonic() - began < 5
 
 
+def test_frozen_rank_does_not_hold_up_the_end(supervised):
+    """torchrun's SIGTERM does not reach a stopped process, and its patience is as long as a save."""
+    began = time.monotonic()
+    code, _, err = supervised("none", "4:1:sigstop", process_group_timeout="6s").wait()
+    assert code == 1
+    assert "rank 1" in err
+    assert time.monotonic() - began < 60
+
+
+def test_worker_that_dies_again_and_again_after_the_same_step_is_no_progress(supervised):
+    code, _, err = supervised("ft_launcher", "5:1:sigkill!").wait(150)
+    assert code == 12
+    assert err.splitlines()[0] == "nvrx-run: no progress: rank 1 died 3 times in a row after step 4"
+
+
 def test_two_runs_in_one_folder_are_refused(supervised):
     run = supervised("none", "3:0:hang")
     run.until((run.run / "fired-3-0-hang").exists)
@@ -132,7 +174,7 @@ def test_two_runs_in_one_folder_are_refused(supervised):
     run.process.kill()
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", ["ft_launcher+inprocess", *map(slow, LAYERS[:3])])
 def test_nothing_survives_the_killed_supervisor(supervised, layer):
     run = supervised(layer, "3:0:hang")
     run.until((run.run / "fired-3-0-hang").exists)

@@ -15,8 +15,13 @@ def test_runs_to_the_end_without_faults(tiny, layer):
     assert len(run.attempts) == 1
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("layer", ["inprocess", "ft_launcher+inprocess"])
+@pytest.mark.parametrize(
+    ("layer", "rank"),
+    [
+        ("inprocess", 1),
+        *(pytest.param(*p, marks=pytest.mark.slow) for p in [("inprocess", 0), ("ft_launcher+inprocess", 1)]),
+    ],
+)
 def test_exception_is_mended_in_place(tiny, layer, rank):
     run = tiny(layer, f"4:{rank}:exception,7:{1 - rank}:exception")
     assert run.wait() == 0, run.log.read_text()
@@ -26,7 +31,13 @@ def test_exception_is_mended_in_place(tiny, layer, rank):
     assert len(pids) == 2, "the processes stayed the same"
 
 
-@pytest.mark.parametrize("what", ["sigkill", "exception", "exit_0", "os_exit_0", "exit_1"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "os_exit_0",
+        *(pytest.param(w, marks=pytest.mark.slow) for w in ("sigkill", "exception", "exit_0", "exit_1")),
+    ],
+)
 def test_ft_launcher_starts_workers_again(tiny, what):
     run = tiny("ft_launcher", f"4:1:{what}")
     assert run.wait() == 0, run.log.read_text()
@@ -41,7 +52,7 @@ def test_combined_layers_take_soft_and_hard_faults_in_any_order(tiny):
     assert len(run.attempts) == 5
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_python_hang_is_interrupted_in_place(tiny, rank):
     run = tiny("inprocess", f"4:{rank}:hang")
     assert run.wait() == 0, run.log.read_text()

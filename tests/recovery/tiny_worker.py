@@ -3,7 +3,7 @@
 Each step adds the sum over the ranks of (step + rank) to a number; rank 0 writes it to a file after each step, and a
 life goes on from there. So the end is known: for N steps and W ranks, W*N*(N+1)/2 + N*W*(W-1)/2.
 
-TINY_FAULTS: `step:rank:what` separated by commas; each fires once in the run's life.
+TINY_FAULTS: `step:rank:what` separated by commas; each fires once in the run's life, `bug` and `what!` each time.
 """
 
 import ctypes
@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import structlog
 import torch
 import torch.distributed as dist
@@ -35,7 +36,9 @@ def fire(folder: Path, step: int, rank: int) -> None:
         if (int(at), int(who)) != (step, rank):
             continue
         marker = folder / f"fired-{text.replace(':', '-')}"
-        if what != "bug" and marker.exists():
+        again = what == "bug" or what.endswith("!")
+        what = what.removesuffix("!")
+        if not again and marker.exists():
             continue
         marker.write_text(str(os.getpid()))
         if what in ("exception", "bug"):
@@ -56,6 +59,18 @@ def fire(folder: Path, step: int, rank: int) -> None:
             os._exit(0)
 
 
+def census() -> dict[str, int]:
+    """What could grow from life to life."""
+    me = psutil.Process()
+    return {
+        "pid": me.pid,
+        "threads": me.num_threads(),
+        "descriptors": me.num_fds(),
+        "children": len(me.children(recursive=True)),
+        "resident": me.memory_info().rss,
+    }
+
+
 def main() -> None:
     die_with_parent(os.getppid())
     recipe = Recipe.model_validate(yaml.safe_load(Path(sys.argv[1]).read_text()), strict=False)
@@ -73,6 +88,9 @@ def main() -> None:
     order: list[str] = []
 
     def train(life) -> None:
+        if "TINY_CENSUS" in os.environ:
+            with (folder / f"census-{rank}.jsonl").open("a") as file:
+                file.write(json.dumps(census()) + "\n")
         life.join(torch.device("cpu"))
         life.on_abort(lambda: order.append("freeze"))
         (lives / f"{life.attempt}-rank{rank}").write_text(str(os.getpid()))

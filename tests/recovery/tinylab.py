@@ -45,7 +45,12 @@ FAST_LAUNCHER = {
 
 def recipe_text(folder: Path, layer: str, **changes: Any) -> str:
     """A recipe for the tiny worker; only training.steps and recovery matter to it."""
-    recovery: dict[str, Any] = {"layer": layer, "process_group_timeout": "30s", "rendezvous_timeout": "60s"}
+    recovery: dict[str, Any] = {
+        "layer": layer,
+        "process_group_timeout": changes.pop("process_group_timeout", "30s"),
+        "rendezvous_timeout": "60s",
+        "stop_timeout": changes.pop("stop_timeout", "60s"),
+    }
     if "inprocess" in layer:
         recovery["inprocess"] = FAST_INPROCESS | changes.pop("inprocess", {})
     if "ft_launcher" in layer:
