@@ -220,20 +220,24 @@ class InprocessLayer:
             self._failed(life, error)
 
     def _failed(self, life: WrappedLife, error: Exception) -> None:
-        follows = life.over
         ending = self.setup.coroner.exception(life, error)
         life.end(describe(error))
         self.setup.life_failed(life, ending)
         if ending.final:
             self.ending = ending
             raise nvrx.RestartAbort(ending.message) from error
-        if follows:
+        if ending.consequence:
             self._await_interruption()
         raise error
 
     def _await_interruption(self) -> None:
-        """Let NVRx's own interruption arrive, so that its fault counter does not blame this rank."""
-        deadline = time.monotonic() + self.settings.soft_timeout.total_seconds()
+        """Let NVRx's own interruption arrive, so that its fault counter does not blame this rank.
+
+        It is under way: the rank that has the fault reported it before its sockets were shut down here. Where none
+        comes (a network that failed by itself), this rank reports the fault after all.
+        """
+        s = self.settings
+        deadline = time.monotonic() + (4 * s.monitor_interval + s.last_call_wait).total_seconds() + 1.0
         while time.monotonic() < deadline:
             time.sleep(0.005)
 
