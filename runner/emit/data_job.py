@@ -14,6 +14,7 @@ from runner.emit.manifest import kubernetes_section, patched, shared_objects
 from runner.emit.names import RECIPE_FILE, RECIPE_FOLDER, Names, make_names
 from runner.emit.pod import volume_claim
 from runner.emit.policy import CONTAINER, failure_policy
+from runner.emit.recipe_text import recipe_text
 from runner.emit.yaml_text import documents
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ def data_job_objects(recipe: Recipe) -> list[dict[str, Any]]:
         ManifestErrors: see `emit_data_job`.
     """
     kubernetes = kubernetes_section(recipe)
-    draft = _objects(recipe, kubernetes, _named(recipe, "0" * 64))
+    mounted = recipe_text(recipe, folder=kubernetes.storage.mount_path)
+    draft = _objects(kubernetes, _named(recipe, "0" * 64), mounted)
     text = json.dumps(draft, sort_keys=True, ensure_ascii=True)
-    objects = _objects(recipe, kubernetes, _named(recipe, hashlib.sha256(text.encode()).hexdigest()))
+    objects = _objects(kubernetes, _named(recipe, hashlib.sha256(text.encode()).hexdigest()), mounted)
     findings = check_objects(objects, level=kubernetes.pod_security, distributed=False)
     if findings:
         raise ManifestErrors(findings)
@@ -62,8 +64,8 @@ def _named(recipe: Recipe, fingerprint: str) -> Names:
     return Names(run=names.run, job=f"{stem[:40].rstrip('-')}-data-{digest}")
 
 
-def _objects(recipe: Recipe, kubernetes: KubernetesSection, names: Names) -> list[dict[str, Any]]:
-    objects, labels = shared_objects(recipe, kubernetes, names)
+def _objects(kubernetes: KubernetesSection, names: Names, mounted: str) -> list[dict[str, Any]]:
+    objects, labels = shared_objects(kubernetes, names, mounted)
     return patched([*objects, _job(kubernetes, names, labels)], kubernetes, skip=("Job", "Service"))
 
 

@@ -48,10 +48,11 @@ def manifest_objects(recipe: Recipe) -> list[dict[str, Any]]:
     """
     kubernetes = kubernetes_section(recipe)
     size = pod_size(recipe, kubernetes)
-    draft = _objects(recipe, kubernetes, make_names(recipe, "0" * 64), size)
+    mounted = recipe_text(recipe, folder=kubernetes.storage.mount_path)
+    draft = _objects(recipe, kubernetes, make_names(recipe, "0" * 64), size, mounted)
     text = json.dumps(draft, sort_keys=True, ensure_ascii=True)
     names = make_names(recipe, hashlib.sha256(text.encode()).hexdigest())
-    objects = _objects(recipe, kubernetes, names, size)
+    objects = _objects(recipe, kubernetes, names, size, mounted)
     findings = check_objects(objects, level=kubernetes.pod_security)
     if findings:
         raise ManifestErrors(findings)
@@ -73,9 +74,9 @@ def kubernetes_section(recipe: Recipe) -> KubernetesSection:
 
 
 def _objects(
-    recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize
+    recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize, mounted: str
 ) -> list[dict[str, Any]]:
-    objects, labels = shared_objects(recipe, kubernetes, names)
+    objects, labels = shared_objects(kubernetes, names, mounted)
     command = {COMMAND_ANNOTATION: _command(recipe, names)}
     objects += [
         service(recipe, kubernetes, names, labels),
@@ -85,9 +86,9 @@ def _objects(
 
 
 def shared_objects(
-    recipe: Recipe, kubernetes: KubernetesSection, names: Names
+    kubernetes: KubernetesSection, names: Names, mounted: str
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """What every Job of a run stands on, and the labels of all its objects."""
+    """What every Job of a run stands on, the recipe's text `mounted` included, and the labels of all its objects."""
     labels = dict(kubernetes.labels) | {
         "app.kubernetes.io/name": "nvrx-run",
         "app.kubernetes.io/instance": names.run,
@@ -98,8 +99,7 @@ def shared_objects(
         objects += fsx_objects(kubernetes.storage, kubernetes, names, labels)
     if kubernetes.service_account is None:
         objects.append(service_account(kubernetes, names, labels))
-    text = recipe_text(recipe, folder=kubernetes.storage.mount_path)
-    return [*objects, recipe_map(text, kubernetes, names, labels)], labels
+    return [*objects, recipe_map(mounted, kubernetes, names, labels)], labels
 
 
 def patched(

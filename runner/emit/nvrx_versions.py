@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib import metadata
 
 from runner.errors import InputError
 
@@ -61,6 +60,8 @@ NEWEST = "0.7"
 
 def installed_nvrx() -> str | None:
     """Version of the NVRx that is installed beside this interpreter, without importing it; None where there is none."""
+    from importlib import metadata  # slow to import, and not needed to emit a manifest
+
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:

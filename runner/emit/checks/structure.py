@@ -5,7 +5,6 @@ The table is that of the newest Kubernetes known; a field that an older server d
 
 from __future__ import annotations
 
-import difflib
 import json
 from functools import cache
 from pathlib import Path
@@ -82,7 +81,9 @@ def _value(value: Any, kind: str, path: str, findings: list[Finding]) -> None:
         if key in fields:
             _value(item, fields[key], where, findings)
         else:
-            near = difflib.get_close_matches(str(key), fields, n=1)
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(key), fields, n=1)
             findings.append(Finding(where, "no such field" + (f"; did you mean {near[0]}?" if near else "")))
 
 
