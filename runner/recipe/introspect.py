@@ -45,7 +45,8 @@ def _section(cls: type[Section], table: Table) -> str:
 def _default(info: FieldInfo, where: str, table: Table) -> tuple[str, Any] | None:
     if info.is_required():
         return None
-    value = info.get_default(call_default_factory=True, validated_data={})
+    factory: Any = info.default_factory
+    value = factory() if factory is not None else info.default
     if value is PydanticUndefined:
         raise TypeError(f"{where}: no default")
     if isinstance(value, Section):

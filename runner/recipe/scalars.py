@@ -17,16 +17,48 @@ _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?", re.ASCII)
 # What YAML 1.1 reads as a boolean, an octal, hexadecimal, binary or sexagesimal number, a date, or not a number,
 # and what Python and C programmers write for null and the like. `none`, `on` and `off` may be choices of a field.
-_DOUBTFUL = re.compile(
-    r"y|Y|n|N|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"
-    r"|None|none|NONE|nil|undefined"
-    r"|[-+]?\.?(nan|NaN|NAN|Nan|inf|Inf|INF|infinity|Infinity)"
+_DOUBTFUL_WORDS = frozenset(
+    [
+        "y",
+        "Y",
+        "n",
+        "N",
+        "yes",
+        "Yes",
+        "YES",
+        "no",
+        "No",
+        "NO",
+        "on",
+        "On",
+        "ON",
+        "off",
+        "Off",
+        "OFF",
+        "None",
+        "none",
+        "NONE",
+        "nil",
+        "undefined",
+        "nan",
+        "NaN",
+        "NAN",
+        "Nan",
+        "inf",
+        "Inf",
+        "INF",
+        "infinity",
+        "Infinity",
+        "=",
+        "<<",
+    ]
+)
+_DOUBTFUL_NUMBER = (
+    r"[-+]?\.?(nan|NaN|NAN|Nan|inf|Inf|INF|infinity|Infinity)"
     r"|[-+]?0[xX][0-9a-fA-F_]+|[-+]?0[oO]?[0-7_]+|[-+]?0[bB][01_]+"
     r"|[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?"
     r"|[-+]?[0-9][0-9_]*(:[0-9_]+)+(\.[0-9_]*)?"
     r"|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?"
-    r"|=|<<",
-    re.ASCII,
 )
 _MOST_DIGITS = 400
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}|\$\{")
@@ -40,14 +72,16 @@ def read_plain(text: str) -> str | int | float | bool | None:
         return _BOOL[text]
     first = text[0]
     if first not in "+-.0123456789":
-        return Doubtful(text) if first in "yYnNoOuiI=<" and _DOUBTFUL.fullmatch(text) else text
+        return Doubtful(text) if text in _DOUBTFUL_WORDS else text
+    if text[-1] in "smhd" and first in "123456789":
+        return text  # a duration
     if len(text) <= _MOST_DIGITS:
         if _INT.fullmatch(text):
             return int(text)
         if _FLOAT.fullmatch(text):
             number = float(text)
             return number if abs(number) != float("inf") else Doubtful(text)
-    return Doubtful(text) if _DOUBTFUL.fullmatch(text) else text
+    return Doubtful(text) if re.fullmatch(_DOUBTFUL_NUMBER, text, re.ASCII) else text
 
 
 class UnsetVariable(ValueError):

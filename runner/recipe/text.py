@@ -9,7 +9,8 @@ import yaml
 from runner.recipe.node import Position
 from runner.recipe.problems import Problem, RecipeErrors
 
-_UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_UNPRINTABLE = "[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]"
 
 
 def decode(data: bytes, name: str) -> str:
@@ -29,7 +30,8 @@ def decode(data: bytes, name: str) -> str:
             f"byte 0x{data[error.start]:02x} is not UTF-8",
             "save the file as UTF-8",
         ) from None
-    odd = _UNPRINTABLE.search(text)
+    # what only other alphabets need is compiled, which takes milliseconds, only for them
+    odd = _CONTROL.search(text) if text.isascii() else re.search(_UNPRINTABLE, text)
     if odd:
         line, column = _place(text[: odd.start()])
         message = f"character U+{ord(odd[0]):04X} is not allowed in YAML"

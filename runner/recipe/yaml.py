@@ -7,7 +7,7 @@ is built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,7 @@ class _Composer:
         self.anchors: dict[str, Node | None] = {}  # None while its own value is still being read
         self.path: list[str | int] = []
         self.loader = _Loader(text)
+        self._next: Callable[[], Any] = self.loader.get_event
 
     def document(self) -> Node:
         """The only document, a mapping."""
@@ -99,9 +100,6 @@ class _Composer:
             kind = "a list" if isinstance(root.value, list) else "a single value"
             raise self._fatal("Y105", root.at, f"holds {kind} at the top", expected=_TOP)
         return root
-
-    def _next(self) -> Any:
-        return self.loader.get_event()
 
     def _at(self, event: Any) -> Position:
         start, end = event.start_mark, event.end_mark

@@ -49,9 +49,10 @@ class Report:
 
     __slots__ = ("facts", "problems", "root", "rule")
 
-    def __init__(self, root: Node, rule: Rule, facts: Facts) -> None:
+    rule: Rule
+
+    def __init__(self, root: Node, facts: Facts) -> None:
         self.root = root
-        self.rule = rule
         self.facts = facts
         self.problems: list[Problem] = []
 
@@ -101,13 +102,17 @@ def run_rules(view: View, root: Node) -> list[Problem]:
     """Every rule on one recipe, in the order of their numbers."""
     problems: list[Problem] = []
     facts = Facts(cast("Recipe", view))
-    for code in sorted(RULES):
-        report = Report(root, RULES[code], facts)
-        with suppress(Broken):  # what the rule looks at has a problem that is reported already
-            RULES[code].check(facts.recipe, report)
+    report = Report(root, facts)
+    for rule in sorted(RULES.values()):
+        report.rule = rule
+        try:  # noqa: SIM105 - suppress takes as long as the rule
+            rule.check(facts.recipe, report)
+        except Broken:
+            pass  # what the rule looks at has a problem that is reported already
         if report.problems:
-            involved = _involved(view, root, RULES[code])
+            involved = _involved(view, root, rule)
             problems += [problem._replace(involved=involved) for problem in report.problems]
+            report.problems = []
     return problems
 
 
@@ -116,7 +121,9 @@ def _involved(view: View, root: Node, rule: Rule) -> tuple[tuple[str, Position],
     seen: dict[Path, None] = {}
     facts = Facts(cast("Recipe", Traced(view, (), seen)))
     with suppress(Broken):
-        rule.check(facts.recipe, Report(root, rule, facts))
+        report = Report(root, facts)
+        report.rule = rule
+        rule.check(facts.recipe, report)
     nodes = [(path, find(root, path)) for path in seen]
     empty = dict.fromkeys(path[:end] for path, node in nodes if node is None for end in range(len(path)))
     nodes += [(path, node) for path in empty if (node := find(root, path)) is not None and node.value == {}]
