@@ -6,8 +6,9 @@ common clock.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from runner.ledger.codec import Record
@@ -64,7 +65,7 @@ class JobLife:
         seen: first moment at which a process knew that this life is over.
         torn_down: last moment of its clearing away.
         commits: (time, event) of committed saves.
-        last: its last event.
+        first, last: its first and last event.
     """
 
     name: str
@@ -84,6 +85,7 @@ class JobLife:
     saves_ended: int | None = None
     ended: int | None = None
     clean: bool = False
+    first: int = 0
     last: int = 0
 
     @property
@@ -131,7 +133,7 @@ def history_of(records: Sequence[Record]) -> History:
     for record in records:
         if record.rank >= 0:
             by_life[record.life].append(record)
-    lives = sorted((_life(name, items) for name, items in by_life.items()), key=lambda life: life.started)
+    lives = sorted((_life(name, items) for name, items in by_life.items()), key=lambda life: life.first)
     _ends_from_launchers(lives, records)
     start = min([r.at for r in records] + [life.started for life in lives])
     end = max(r.at for r in records)
@@ -148,6 +150,7 @@ def _life(name: str, records: list[Record]) -> JobLife:
         started=min([*begun, min(r.at for r in records)]),
         in_process=any(e.in_process for _, e in starts),
         ranks=len({r.rank for r in records}),
+        first=min(r.at for r in records),
         last=max(r.at for r in records),
     )
     loads = [(r.at, r.event) for r in records if isinstance(r.event, Loaded)]
@@ -213,24 +216,24 @@ def _work(records: list[Record]) -> list[Work]:
     return out
 
 
-def _ends_from_launchers(lives: Iterable[JobLife], records: Sequence[Record]) -> None:
-    """A launcher (rank -1) that saw a worker die says so in the time of the life that died."""
-    ordered = list(lives)
-    for i, life in enumerate(ordered):
-        until = _first_sign(ordered[i + 1]) if i + 1 < len(ordered) else None
-        for r in records:
-            if r.rank >= 0 or r.at < life.started or (until is not None and r.at >= until):
-                continue
-            if isinstance(r.event, FaultSeen) and (life.seen is None or r.at < life.seen):
+def _ends_from_launchers(lives: Sequence[JobLife], records: Sequence[Record]) -> None:
+    """A launcher (rank -1) that saw a worker die speaks of the last life that had shown itself by then.
+
+    By then processes of the next life may have been created, but they have said nothing yet.
+    """
+    begun = [life.first for life in lives]
+    for r in records:
+        index = bisect_right(begun, r.at) - 1
+        if r.rank >= 0 or index < 0:
+            continue
+        life = lives[index]
+        if isinstance(r.event, FaultSeen):
+            # It tells which worker died; what its peers say (a broken connection) only follows from that.
+            life.reason, life.clean = r.event.reason, False
+            if life.seen is None or r.at < life.seen:
                 life.seen, life.seen_layer = r.at, r.event.layer
-                life.reason = life.reason or r.event.reason
-                life.clean = False
-            elif isinstance(r.event, TeardownEnded):
-                life.torn_down = max(r.at, life.torn_down or r.at)
-
-
-def _first_sign(life: JobLife) -> int:
-    return life.loaded if life.loaded is not None else life.last
+        elif isinstance(r.event, TeardownEnded):
+            life.torn_down = max(r.at, life.torn_down or r.at)
 
 
 def _launches(records: Sequence[Record]) -> tuple[Launch, ...]:

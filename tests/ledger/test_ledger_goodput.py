@@ -126,6 +126,24 @@ def test_a_respawn_that_only_the_launcher_saw_is_split_by_its_word() -> None:
     }  # fmt: skip
 
 
+def test_a_death_that_the_launcher_saw_is_the_cause_not_what_it_did_to_the_peers() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1)
+    lab.wait(0.2)
+    lab.at(0, FaultSeen("ft_launcher", "RuntimeError: Connection closed by peer"))
+    lab.wait(0.1)
+    lab.at(-1, FaultSeen("launcher", "rank 1 died (SIGKILL)"))
+    lab.begin("2", 1, startup=3, load=1)
+    lab.step(2)
+    lab.finish()
+    lab.launched()
+    (recovery,) = account(merge(lab.items))[0].recoveries
+    assert recovery.cause == "rank 1 died (SIGKILL)"
+    assert recovery.parts["detection"] == pytest.approx(0.2 * NS, abs=2)
+
+
 def test_steps_kept_but_never_recorded_count_as_useful() -> None:
     lab = Lab()
     lab.launch()
