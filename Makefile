@@ -37,7 +37,7 @@ $(VENV)/.train: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.train
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,report,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,report,live,dev]'
 	touch $@
 
 clean:

@@ -78,7 +78,7 @@ def decode(line: bytes) -> tuple[Event, Stamp] | None:
     Raises:
         ValueError: the line is torn or not an event's.
     """
-    data = json.loads(line)
+    data = json.loads(line.decode())
     try:
         kind = data["kind"]
         if kind not in EVENTS:

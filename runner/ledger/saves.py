@@ -70,10 +70,10 @@ def saves_of(records: Sequence[Record]) -> tuple[Save, ...]:
 
 def snapshots_of(records: Sequence[Record]) -> Snapshots:
     """The snapshots of the lowest rank that took any. Folded ones are counted without their stalls."""
-    ranks = [r.rank for r in records if isinstance(r.event, SnapshotTaken | StepsRolled)]
+    lowest = min((r.rank for r in records if isinstance(r.event, SnapshotTaken | StepsRolled)), default=None)
     count, stalled = 0, 0.0
     for r in records:
-        if ranks and r.rank == min(ranks):
+        if r.rank == lowest:
             if isinstance(r.event, SnapshotTaken):
                 count += 1
                 stalled += r.event.stalled

@@ -84,7 +84,10 @@ def _report(arguments: argparse.Namespace) -> None:
         data = [run_json(view) for view in views]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=1))
         return
-    print(render_ledger(views[0].ledger) if len(views) == 1 else side_by_side(views))
+    if len(views) == 1:
+        print(render_ledger(views[0].ledger, (views[0].goodput, views[0].history)))
+    else:
+        print(side_by_side(views))
     if arguments.text:
         return
     if find_spec("matplotlib") is None:

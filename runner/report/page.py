@@ -94,7 +94,10 @@ def comparison_page(
     files = download("comparison.csv", table_csv(COLUMNS, rows), "text/csv")
     files += download("comparison.json", json.dumps(data, indent=1), "application/json")
     sections.append(("data", "Data", f'<p class="files">{files}</p>'))
-    lead = f"{len(views)} runs side by side. Report of {now:%Y-%m-%d %H:%M} UTC."
+    lead = (
+        f"{len(views)} runs side by side. Report of {now:%Y-%m-%d %H:%M} UTC. Published values come from another "
+        "model, other machines and another storage: compare how modes and layers stand to each other."
+    )
     return page("Comparison of runs", lead, sections)
 
 

@@ -34,11 +34,11 @@ def render(run_folder: Path) -> str:
     return render_ledger(read_run(Path(run_folder)))
 
 
-def render_ledger(ledger: RunLedger) -> str:
-    """The summary of a ledger that is already read."""
+def render_ledger(ledger: RunLedger, accounted: tuple[Goodput, History] | None = None) -> str:
+    """The summary of a ledger that is already read, and perhaps accounted for."""
     if not ledger.records:
         return f"{ledger.folder}: nothing recorded yet"
-    goodput, history, _ = account(ledger.records)
+    goodput, history = accounted or account(ledger.records)[:2]
     blocks = [
         _head(ledger, goodput, history),
         _faults(goodput, history),

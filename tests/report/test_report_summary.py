@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
+from example_runs import training_run
 from ledgerlab import Lab
 
 from runner.ledger.writer import LedgerWriter
@@ -58,3 +60,13 @@ def test_a_run_that_just_began_and_one_without_steps_have_a_summary_too(tmp_path
     lab.launched(2)
     text = render(lab.write(tmp_path / "other"))
     assert "ended with exit code 2" in text and "Faults: none" in text
+
+
+def test_the_cost_of_a_summary_grows_with_the_run_not_with_its_square(tmp_path: Path) -> None:
+    costs = []
+    for steps in (1000, 8000):
+        run = training_run(tmp_path / str(steps), ranks=2, steps=steps, every=steps // 10, faults=3)
+        begin = time.thread_time()
+        assert f"{steps} useful" in render(run)
+        costs.append(time.thread_time() - begin)
+    assert costs[1] < 8 * 2.5 * costs[0] + 1
