@@ -17,6 +17,7 @@ from runner.errors import InputError
 from runner.recipe.model import ModelSection
 from runner.train.hub import hub_errors
 
+_CAUSAL = "causal_sdpa"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -65,8 +66,27 @@ def model_config(model: ModelSection, vocab_size: int) -> Any:
             "choose the model's own tokenizer (dataset.tokenizer)"
         )
     config.use_cache = False
-    config._attn_implementation = model.attention
+    config._attn_implementation = _attention(model.attention, text)
     return config
+
+
+def _attention(wanted: str, text: Any) -> str:
+    """Name of the attention function.
+
+    transformers' `sdpa` looks at the position ids in every forward to see whether sequences are packed, which makes
+    the host wait for the GPU (and for a snapshot under way, which shares the copy engine). Ours are whole and
+    causal, so the same function is registered under a name for which transformers makes no mask; it then is causal
+    by itself. Models with windows keep their masks.
+    """
+    if wanted != "sdpa" or getattr(text, "sliding_window", None) is not None:
+        return wanted
+    if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
+        return wanted
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register(_CAUSAL, sdpa_attention_forward)
+    return _CAUSAL
 
 
 def build_on_meta(config: Any, model: ModelSection) -> nn.Module:

@@ -107,18 +107,18 @@ class ModelFactory:
     def __init__(self, recipe: Recipe, tokenizer: Tokenizer) -> None:
         self._recipe = recipe
         self.config = model_config(recipe.model, tokenizer.vocab_size)
-        self._skeleton = build_on_meta(self.config, recipe.model)
-        self._blocks = transformer_blocks(self._skeleton)
+        self.skeleton = build_on_meta(self.config, recipe.model)
+        self._blocks = transformer_blocks(self.skeleton)
         sharding = recipe.sharding
         self._units = (
-            [] if isinstance(sharding, DdpSharding) else wrapped_modules(self._skeleton, sharding.wrap)
+            [] if isinstance(sharding, DdpSharding) else wrapped_modules(self.skeleton, sharding.wrap)
         )
 
     def build(self, device: torch.device, world_size: int) -> Workload:
         """Model and optimiser with undefined contents, laid out over the ranks of the default process group."""
         recipe = self._recipe
-        check_shardable(recipe, self._skeleton, world_size)
-        module = copy.deepcopy(self._skeleton)
+        check_shardable(recipe, self.skeleton, world_size)
+        module = copy.deepcopy(self.skeleton)
         if not isinstance(recipe.sharding, DdpSharding):
             shard_fsdp(module, recipe, build_mesh(recipe, device, world_size), self._units)
         allocate(module, device)
@@ -133,10 +133,10 @@ class ModelFactory:
         """First weights of a run: pretrained or random; moments zero."""
         model = self._recipe.model
         if model.pretrained and model.name is not None:
-            prefix = getattr(self._skeleton, "base_model_prefix", "")
+            prefix = getattr(self.skeleton, "base_model_prefix", "")
             fill_pretrained(workload.module, model.name, model.revision, prefix)
         else:
-            fill_random(workload.module, self._skeleton, self._blocks, self._recipe.training.seed, device)
+            fill_random(workload.module, self.skeleton, self._blocks, self._recipe.training.seed, device)
 
 
 def _train_state(module: nn.Module, optimizer: torch.optim.AdamW) -> TrainState:

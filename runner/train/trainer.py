@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import torch
@@ -39,6 +40,10 @@ class Trainer:
         batches = self._data.batches(life)
         if self._factory is None:
             self._factory = ModelFactory(recipe, self._data.tokenizer)
+        if not life.in_process:
+            # What is imported by now stays: collections need not look at its millions of objects again. A restart
+            # in process collects several times, each of which took a few tenths of a second.
+            gc.freeze()
         phase.ended("data")
         life.join(device)
         if not life.in_process and life.local_rank == 0:

@@ -79,7 +79,8 @@ def test_tied_embeddings_stay_one_parameter(make_recipe: MakeRecipe, strategy: s
 def test_the_sharded_model_computes_what_transformers_computes(make_recipe: MakeRecipe) -> None:
     """Same weights, same logits: so rotary tables and other buffers survived the meta device."""
     workload = filled(make_recipe())
-    plain = AutoModelForCausalLM.from_config(ModelFactory(make_recipe(), ByteTokenizer()).config)
+    config = ModelFactory(make_recipe(), ByteTokenizer()).config
+    plain = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     plain.load_state_dict(
         {name.removeprefix("model."): t for name, t in full(workload).items() if "optim" not in name}
     )
@@ -87,6 +88,14 @@ def test_the_sharded_model_computes_what_transformers_computes(make_recipe: Make
     torch.testing.assert_close(
         workload.model(input_ids=tokens).logits, plain(input_ids=tokens).logits, rtol=1e-5, atol=1e-6
     )
+
+
+def test_a_forward_never_makes_the_host_wait_for_the_device(make_recipe: MakeRecipe) -> None:
+    """On the meta device a look at a value raises: so does what would stall a GPU."""
+    for shape in (GPT2, make_recipe().model.architecture):
+        factory = ModelFactory(make_recipe({"model.architecture": shape}), ByteTokenizer())
+        model = factory.skeleton.to("meta")
+        model(input_ids=torch.zeros((2, 8), dtype=torch.long, device="meta"), use_cache=False)
 
 
 @pytest.mark.usefixtures("lone_rank")
