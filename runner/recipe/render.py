@@ -116,11 +116,15 @@ def _sentence(problem: Problem) -> str:
 def github(problems: Sequence[Problem]) -> str:
     """GitHub Actions workflow commands: annotations on the changed files."""
     return "\n".join(
-        f"::{problem.severity} file={_property(problem.at.file)},line={max(1, problem.at.line)},"
-        f"col={max(1, problem.at.column)},endLine={max(1, problem.at.end_line)},"
-        f"title={_property(problem.code)}::{_data(_sentence(problem))}"
+        f"::{problem.severity} {_place(problem.at)}title={_property(problem.code)}::{_data(_sentence(problem))}"
         for problem in problems
     )
+
+
+def _place(at: Position) -> str:
+    if not at.line:
+        return ""  # an override: there is no line to annotate
+    return f"file={_property(at.file)},line={at.line},col={at.column},endLine={at.end_line},"
 
 
 def _data(words: str) -> str:
@@ -135,8 +139,12 @@ def sarif(problems: Sequence[Problem], *, version: str) -> str:
     """SARIF 2.1.0, for code scanning."""
     import json
 
-    codes = sorted({problem.code for problem in problems})
-    rules = [{"id": code, "helpUri": f"docs/rules.md#{code.lower()}"} for code in codes]
+    from runner.recipe.checks import RULES
+
+    rules = []
+    for code in sorted({problem.code for problem in problems}):
+        title = (RULES[code].check.__doc__ or "").splitlines()[0] if code in RULES else "docs/rules.md"
+        rules.append({"id": code, "shortDescription": {"text": title}})
     results = []
     for problem in problems:
         results.append(

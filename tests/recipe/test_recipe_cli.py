@@ -109,6 +109,11 @@ def test_github_format(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
 
 
+def test_github_format_of_an_override_names_no_file(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("--validate", "--format", "github", recipe, "--set", "training.steps=x")
+    assert capsys.readouterr().out.startswith("::error title=T203::training.steps: `x`")
+
+
 def test_sarif_format_follows_the_standard(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--validate", "--format", "sarif", recipe, "--set", "training.global_batch_size=7") == 2
     log = json.loads(capsys.readouterr().out)

@@ -187,3 +187,25 @@ def test_every_field_with_a_default_refuses_a_typo(tmp_path: Path) -> None:
                 ("T201", f"{section}.{typo}")
             ]
             assert any(f"`{key}`" in (p.hint or "") for p in problems)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [SMALL, "", "- a\n", "a: 1\n---\nb: 2\n", "name: a\n\tmodel: x\n", "name: 'a\nb: c\n", "a: *b\n", "name: [a, b\n",
+     "a: &a [*a]\n", SMALL.replace("steps: 20", "stps: 08"), SMALL + "output: {folder: \"a\\tb\", progress: 'off'}\n",
+     "{" * 200, "? [x]\n: 1\n", "name: !!str x\n", SMALL.replace("\n", "\r\n"), "\u00e9: \u2028\n"],
+)  # fmt: skip
+def test_findings_are_the_same_without_the_c_library(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import yaml
+
+    from runner.recipe import yaml as loader
+
+    fast = check_text(tmp_path, text)
+    monkeypatch.setattr(loader, "_Loader", yaml.SafeLoader)
+    slow = check_text(tmp_path, text)
+    assert (fast[0] is None) == (slow[0] is None)
+    assert [(p.code, p.path, p.at.line, p.value) for p in fast[1]] == [
+        (p.code, p.path, p.at.line, p.value) for p in slow[1]
+    ]
