@@ -76,9 +76,9 @@ def milestones_are_saved(recipe: Recipe, report: Report) -> None:
         )
 
 
-@rule("R504")
+@rule("R504", "warning")
 def folders_are_shared(recipe: Recipe, report: Report) -> None:
-    """With several nodes, the run's and the checkpoints' folders must be on storage that all nodes see.
+    """With several nodes, the run's and the checkpoints' folders should be on storage that all nodes see.
 
     `/tmp`, `/dev/shm` and the like are each node's own: every node would commit checkpoints that hold its shards only.
     """
