@@ -10,9 +10,12 @@ import generated
 import jsonschema
 import pytest
 import yaml
+from pydantic import field_validator
 from recipelab import RECIPES, ROOT
 
+from runner.recipe import introspect
 from runner.recipe.docstrings import section_docs
+from runner.recipe.fields import Section
 from runner.recipe.introspect import build_table
 from runner.recipe.table import checksum, table
 
@@ -92,3 +95,36 @@ def test_hooks_and_workflow_run_the_check() -> None:
     workflow = (ROOT / "docs" / "github-actions.yaml").read_text()
     assert "nvrx-run --validate" in workflow
     assert yaml.safe_load(workflow)["jobs"]
+
+
+class _Checked(Section):
+    """A section that checks itself, where the quick check cannot see it."""
+
+    size: int = 1
+
+    @field_validator("size")
+    @classmethod
+    def _even(cls, value: int) -> int:
+        return value
+
+
+class _Complex(Section):
+    """A section with a type that the quick check does not know."""
+
+    number: complex = 1j
+
+
+@pytest.mark.parametrize("cls", [_Checked, _Complex])
+def test_section_that_the_quick_check_cannot_check_is_refused_by_name(cls: type[Section]) -> None:
+    with pytest.raises(TypeError, match=cls.__name__):
+        introspect._section(cls, {})
+
+
+def test_stale_table_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from runner.recipe import _table
+    from runner.recipe import table as module
+
+    monkeypatch.setattr(_table, "CHECKSUM", 0)
+    monkeypatch.setattr(_table, "TABLE", {})
+    monkeypatch.setattr(module, "_memo", {})
+    assert module.table() == build_table()
