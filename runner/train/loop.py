@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,6 +63,8 @@ class TrainingLoop:
         checkpoint = parts.recipe.checkpoint
         self._sync_every = checkpoint.every if checkpoint.mode == "sync" else None
         self._pending: PendingMetrics | None = None
+        self._over = threading.Event()
+        life.on_abort(self.freeze)
         self._stop_agreed = False
         self._stalled = 0.0
         self._step_began = time.monotonic()
@@ -85,6 +88,10 @@ class TrainingLoop:
             self._settle(reporter)
         self._parts.checkpointer.finish()
 
+    def freeze(self) -> None:
+        """This life is over: what the device still computes counts no more. Called ahead of the abort."""
+        self._over.set()
+
     def _step(self, step: int, reporter: StepReporter) -> None:
         loss = self._forward_backward(step)
         grad_norm = self._clip()
@@ -94,7 +101,9 @@ class TrainingLoop:
         stop = torch.full_like(loss, float(self._parts.stop_requested()))
         pending = PendingMetrics(step, torch.stack([loss, stop]), grad_norm, self._life.world_size)
         if not self._run_ahead or (self._sync_every is not None and step % self._sync_every == 0):
-            pending.wait()  # a bad loss never reaches the parameters, nor a checkpoint that is written at once
+            pending.wait(
+                self._over
+            )  # a bad loss never reaches the parameters, nor a checkpoint that is written at once
         self._update(step)
         self._pending = pending
         if not self._run_ahead:
@@ -138,7 +147,7 @@ class TrainingLoop:
         if self._pending is None:
             return
         try:
-            metrics = self._pending.wait()
+            metrics = self._pending.wait(self._over)
         except NonFiniteError:
             self._parts.checkpointer.reject()  # on a GPU the update has been made; nobody shall restart from it
             raise

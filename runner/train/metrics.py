@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from dataclasses import dataclass
 
@@ -12,6 +13,10 @@ from torch import distributed as dist
 
 class NonFiniteError(RuntimeError):
     """The loss or the gradient norm is NaN or infinite; seen by all ranks at once."""
+
+
+class LifeOverError(RuntimeError):
+    """This life was ended by a fault elsewhere; what this rank computes no longer counts."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +55,23 @@ class PendingMetrics:
         else:
             self._host = packed
 
-    def wait(self) -> StepMetrics:
+    def wait(self, over: threading.Event) -> StepMetrics:
         """The metrics.
+
+        Args:
+            over: set before the collectives of this life are aborted.
 
         Raises:
             NonFiniteError: the loss or the gradient norm is not finite.
+            LifeOverError: the life ended before the metrics were seen complete. An aborted collective lets what is
+                queued behind it run on garbage, so what completes from then on says nothing.
         """
         if self._event is not None:
             # Not `synchronize`: polling lets a restart's exception reach this thread while a collective is stuck.
             while not self._event.query():
                 time.sleep(0.0002)
+        if over.is_set():  # looked at after the completion: what was complete before the abort counts
+            raise LifeOverError(f"step {self._step}: this life was ended by a fault elsewhere")
         loss, stop, grad_norm = self._host.tolist()
         loss /= self._world
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
