@@ -84,7 +84,8 @@ class Goodput:
     useful_tokens_per_s: float | None
     mfu: float | None
     efficiency: float | None
-    """Share of stepping time that was not spent waiting for checkpoints (the article's training efficiency)."""
+    """Share of stepping time that was not spent waiting for checkpoints (the article's training efficiency). The wait
+    for the last commit, when no step is left to make, is not in it."""
     going_on: bool
 
 
@@ -106,7 +107,8 @@ def account(records: Sequence[Record]) -> tuple[Goodput, History, tuple[Span, ..
         tokens += span.tokens if span.kind == "useful" else 0
     recoveries = tuple(_recoveries(history, spans))
     rate = tokens / (split["useful"] / NS) if split["useful"] else None
-    stepping = split["useful"] + split["replayed"] + split["stall"]
+    stalled = sum(span.duration for span in spans if span.kind == "stall" and not span.final)
+    stepping = split["useful"] + split["replayed"] + stalled
     return (
         Goodput(
             wall=wall,
@@ -121,7 +123,7 @@ def account(records: Sequence[Record]) -> tuple[Goodput, History, tuple[Span, ..
             useful_tokens=tokens,
             useful_tokens_per_s=rate,
             mfu=_mfu(records, rate),
-            efficiency=(stepping - split["stall"]) / stepping if stepping else None,
+            efficiency=(stepping - stalled) / stepping if stepping else None,
             going_on=history.going_on,
         ),
         history,

@@ -176,12 +176,15 @@ def _life(name: str, records: list[Record]) -> JobLife:
     endings = [(r.at, r.event) for r in records if isinstance(r.event, LifeEnded)]
     if endings:
         life.ended = max(at for at, _ in endings)
-        life.clean = life.seen is None and all(e.reason in ("finished", "preempted") for _, e in endings)
+        reasons = {e.reason for _, e in endings}
+        # A preemption is agreed on by all ranks; one that leaves later may find its peers gone, which is no fault.
+        life.clean = "preempted" in reasons or (life.seen is None and reasons == {"finished"})
         bad = [(at, e) for at, e in endings if e.reason not in ("finished", "preempted")]
-        if bad and life.seen is None:
-            life.seen = min(at for at, _ in bad)
-        if bad and not life.reason:
-            life.reason = bad[0][1].message
+        if life.clean:
+            life.seen, life.seen_layer, life.reason = None, "", ""
+        elif bad:
+            life.seen = life.seen if life.seen is not None else min(at for at, _ in bad)
+            life.reason = life.reason or bad[0][1].message
     life.fired.sort(key=lambda item: item[:2])
     return life
 
@@ -227,6 +230,8 @@ def _ends_from_launchers(lives: Sequence[JobLife], records: Sequence[Record]) ->
         if r.rank >= 0 or index < 0:
             continue
         life = lives[index]
+        if life.clean and life.ended is not None and r.at >= life.ended:
+            continue
         if isinstance(r.event, FaultSeen):
             # It tells which worker died; what its peers say (a broken connection) only follows from that.
             life.reason, life.clean = r.event.reason, False

@@ -35,6 +35,7 @@ class Span:
     Attributes:
         steps: executions of steps that are inside (useful ones that were kept, replayed ones that were lost).
         tokens: of those steps.
+        final: a stall after the last step: nothing was left to train meanwhile.
     """
 
     start: int
@@ -43,6 +44,7 @@ class Span:
     life: int
     steps: int = 0
     tokens: int = 0
+    final: bool = False
 
     @property
     def duration(self) -> int:
@@ -58,10 +60,12 @@ class _Tiler:
         self.limit = end
         self.spans: list[Span] = []
 
-    def until(self, end: int, kind: Kind, life: int, *, steps: int = 0, tokens: int = 0) -> None:
+    def until(
+        self, end: int, kind: Kind, life: int, *, steps: int = 0, tokens: int = 0, final: bool = False
+    ) -> None:
         end = min(max(end, self.cursor), self.limit)
         if end > self.cursor or steps:
-            self.spans.append(Span(self.cursor, end, kind, life, steps, tokens))
+            self.spans.append(Span(self.cursor, end, kind, life, steps, tokens, final))
             self.cursor = end
 
 
@@ -146,7 +150,7 @@ def _ending(tiler: _Tiler, history: History, index: int, following: JobLife | No
     gap = launch_gap(history.launches, life, following)
     limit = min(end, gap[0]) if gap else end
     if life.clean:
-        tiler.until(min(limit, life.saves_ended or 0), "stall", index)
+        tiler.until(min(limit, life.saves_ended or 0), "stall", index, final=True)
         tiler.until(limit, "teardown", index)
     else:
         began = fault_time(life)

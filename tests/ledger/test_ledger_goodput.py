@@ -98,7 +98,13 @@ def test_idle_after_a_clean_end_is_no_downtime() -> None:
         lab.launch()
         lab.begin(str(first), first - 1, startup=1, load=0)
         lab.step(first)
-        lab.all(LifeEnded("preempted", 14))
+        lab.all(
+            FaultSeen("inprocess", "stopped on request after step 1")
+        )  # a layer may call any end of a life so
+        lab.at(0, LifeEnded("preempted", 14))
+        lab.at(
+            1, LifeEnded("preempted" if first == 2 else "fault", 14)
+        )  # its peer was gone before it could say so
         lab.launched(14)
         lab.wait(5 if first == 1 else 0)
     goodput, _, _ = account(merge(lab.items))
@@ -180,6 +186,21 @@ def test_a_life_that_dies_before_its_first_step_belongs_to_the_recovery_before_i
     first, second = goodput.recoveries
     assert first.total == 6 * NS and second.total == 3 * NS
     assert goodput.infra == pytest.approx(1 - 5 / 8)  # their downtimes overlap and count once
+
+
+def test_the_wait_for_the_last_commit_is_a_stall_but_no_loss_of_efficiency() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1, seconds=1.25, stalled=0.25)
+    lab.step(2)
+    lab.wait(4)
+    lab.save(2, stalled=0)
+    lab.finish()
+    lab.launched()
+    goodput, _, _ = account(merge(lab.items))
+    assert goodput.split["stall"] == pytest.approx(4.25 * NS, abs=2)
+    assert goodput.efficiency == pytest.approx(2 / 2.25)
 
 
 def test_a_run_that_goes_on_ends_with_its_last_finished_step() -> None:

@@ -11,6 +11,7 @@ from runner.ledger.events import (
     FaultFired,
     FaultSeen,
     LaunchStarted,
+    LifeEnded,
     LifeStarted,
     Loaded,
     SaveCommitted,
@@ -73,6 +74,10 @@ class LiveStats:
         elif isinstance(event, FaultSeen):
             self.training = False
             self._trouble = stamp.t if self._trouble is None else self._trouble
+        elif isinstance(event, LifeEnded):
+            self.training = False
+            if event.reason == "preempted":
+                self._trouble = None  # asked to stop: no fault
         elif isinstance(event, SaveCommitted):
             self.saves["committed"] += 1
             self.last_saved = max(self.last_saved, event.step)
