@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -264,3 +265,16 @@ def test_cells_that_need_more_gpus_are_left_out_aloud(
     )
     lines = capsys.readouterr().out.splitlines()
     assert sum("needs 8 GPUs" in line or "to run" in line for line in lines) == 6
+
+
+def test_bench_report_and_live_reporting_start_without_torch_or_numpy() -> None:
+    code = (
+        "import sys, runner.bench.cli, runner.report.cli, runner.report.scale, runner.report.recipe_advice\n"
+        "import runner.ledger.sinks.live, runner.ledger.sinks.prometheus, runner.report.summary\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'transformers', 'datasets', 'tensorboard', 'wandb', 'mlflow'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
