@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
-from runner.bench.suite import Cell, Suite, cells_of, load_suite
+from runner.bench.suite import Cell, Suite, cells_of, load_suite, parse_override
 from runner.errors import ExitCode, InputError, RunError
 from runner.report.summary import seconds, table
 
@@ -58,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", default="*", metavar="PATTERN", help="only cells whose name matches, e.g. 'saves-*'"
     )
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
+                        help="override a setting in every cell, e.g. training.steps=500; may be repeated")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="print the cells and their state, run nothing")
     return parser
 
@@ -65,7 +67,12 @@ def _parser() -> argparse.ArgumentParser:
 def _bench(arguments: argparse.Namespace) -> int:
     suite = load_suite(arguments.suite)
     out = arguments.out or Path("bench") / suite.name
-    cells = [c for c in cells_of(suite, arguments.suite, out) if fnmatch.fnmatchcase(c.name, arguments.only)]
+    overrides = [parse_override(text) for text in arguments.overrides]
+    cells = [
+        c
+        for c in cells_of(suite, arguments.suite, out, overrides)
+        if fnmatch.fnmatchcase(c.name, arguments.only)
+    ]
     if not cells:
         raise InputError(f"{arguments.suite}: no cell's name matches {arguments.only!r}; --list shows them")
     group_timeouts = _check(cells, out)

@@ -21,6 +21,7 @@ is left out, aloud, where the machine has fewer).
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -143,8 +144,33 @@ def load_suite(path: Path) -> Suite:
         raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes)) from error
 
 
-def cells_of(suite: Suite, path: Path, out: Path) -> list[Cell]:
-    """All cells in order; `path` is the suite's file, `out` the folder of its results."""
+def parse_override(text: str) -> Fragment:
+    """`training.steps=500` as a piece of a recipe; the value is YAML.
+
+    Raises:
+        InputError: it is none.
+    """
+    key, equals, written = text.partition("=")
+    keys = key.strip().split(".")
+    try:
+        value = yaml.load(written, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise InputError(f"--set {text}: the value is not YAML: {' '.join(str(error).split())}") from error
+    if not equals or not all(keys):
+        raise InputError(f"--set {text}: is no override; write section.key=value")
+    for name in reversed(keys):
+        value = {name: value}
+    return dict(value)
+
+
+def cells_of(suite: Suite, path: Path, out: Path, overrides: Sequence[Fragment] = ()) -> list[Cell]:
+    """All cells in order.
+
+    Args:
+        path: the suite's file.
+        out: the folder of its results.
+        overrides: laid over every cell, last.
+    """
     base = (path.parent / suite.recipe).resolve()
     if not base.is_file():
         raise InputError(f"{path}: recipe: {base} is not there; give a path relative to the suite's file")
@@ -158,6 +184,8 @@ def cells_of(suite: Suite, path: Path, out: Path) -> list[Cell]:
                 fragment = lay_over(suite.common, experiment.common)
                 for _, value in combination:
                     fragment = lay_over(fragment, value.fragment)
+                for override in overrides:
+                    fragment = lay_over(fragment, override)
                 fragment = lay_over(
                     fragment, {"name": name, "output": {"folder": str((out / name / "run").resolve())}}
                 )

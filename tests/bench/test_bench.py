@@ -16,7 +16,7 @@ import pytest
 from runner.bench import kubelet
 from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
 from runner.bench.cli import main
-from runner.bench.suite import Cell, Replace, Suite, cells_of, lay_over, load_suite
+from runner.bench.suite import Cell, Replace, Suite, cells_of, lay_over, load_suite, parse_override
 from runner.errors import InputError
 from runner.ledger.goodput import account
 from runner.ledger.history import NS
@@ -149,6 +149,21 @@ def test_no_cell_runs_where_one_is_no_recipe(tmp_path: Path, capsys: pytest.Capt
     assert main([str(path), "--out", str(tmp_path / "out")]) == 2
     assert "stepz" in capsys.readouterr().err
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_setting_can_be_overridden_in_every_cell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = SUITES / "laptop.yaml"
+    overrides = [parse_override("training.steps=24"), parse_override("checkpoint.every=12")]
+    for one in cells_of(load_suite(path), path, tmp_path, overrides):
+        (tmp_path / "recipe.yaml").write_text(one.recipe)
+        loaded, problems = check_file(tmp_path / "recipe.yaml")
+        assert loaded is not None, (one.name, problems)
+        assert (loaded.recipe.training.steps, loaded.recipe.checkpoint.every) == (24, 12)
+    for bad in ("training.steps", "=3", "a..b=1", "a.b=[1"):
+        assert main([str(path), "--out", str(tmp_path / "out"), "--set", bad]) == 2
+        assert f"--set {bad}" in capsys.readouterr().err
 
 
 def test_two_cells_of_one_name_are_refused(tmp_path: Path) -> None:
