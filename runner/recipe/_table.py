@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 4225569724
+CHECKSUM = 499353002
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -166,8 +166,8 @@ TABLE: dict[str, dict[str, Any]] = {
         'completion_timeout': (('duration', None, 0.0, None, None), ('seconds', 120.0)),
         'heartbeat_timeout': (('duration', None, 0.0, None, None), ('seconds', 30.0)),
         'heartbeat_interval': (('duration', None, 0.0, None, None), ('seconds', 1.0)),
-        'monitor_interval': (('duration', None, 0.0, None, None), ('seconds', 0.1)),
-        'last_call_wait': (('duration', None, None, None, None), ('seconds', 0.1)),
+        'monitor_interval': (('duration', None, 0.0, None, None), ('seconds', 0.05)),
+        'last_call_wait': (('duration', None, None, None, None), ('seconds', 0.05)),
         'termination_grace': (('duration', None, None, None, None), ('seconds', 5.0)),
     },
     'FtLauncherRecovery': {

@@ -34,9 +34,9 @@ class InprocessSettings(Section):
     """A process whose monitor thread is silent for so long counts as lost. Below `barrier_timeout`."""
     heartbeat_interval: PositiveDuration = timedelta(seconds=1)
     """How often that thread reports."""
-    monitor_interval: PositiveDuration = timedelta(milliseconds=100)
+    monitor_interval: PositiveDuration = timedelta(milliseconds=50)
     """How often the monitors look for faults. Detection takes about two of these."""
-    last_call_wait: Duration = timedelta(milliseconds=100)
+    last_call_wait: Duration = timedelta(milliseconds=50)
     """Time left to further ranks to report their faults before the restart begins."""
     termination_grace: Duration = timedelta(seconds=5)
     """Time between SIGTERM and SIGKILL for a rank that is killed."""
