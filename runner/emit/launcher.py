@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 WORKER_SCRIPT = "nvrx-worker"
 TORCHRUN_MONITOR_INTERVAL = 0.1  # seconds; torchrun looks once per interval whether its workers live
+TORCHRUN_STOP_SECONDS = 5
+"""Time between SIGTERM and SIGKILL for workers that torchrun stops because a peer or a node was lost: they hang in a
+collective and cannot answer. A run that is asked to stop saves before torchrun is told of it."""
 LONGEST_STORE_READ = timedelta(minutes=5)
 """Bound of one read from the launchers' store. torchrun's 60 s is too short where the other node is still starting;
 much longer would hide a leader that vanished without closing its connections."""
@@ -85,7 +88,7 @@ def launcher_argv(
         launcher, own = "torchrun", ["--max-restarts=0", f"--monitor-interval={TORCHRUN_MONITOR_INTERVAL}"]
         flag = "--shutdown-timeout"
         if flag in torchrun_flags if torchrun_flags is not None else torchrun_takes(flag):
-            own.append(f"{flag}={_seconds(recipe.recovery.stop_timeout)}")
+            own.append(f"{flag}={TORCHRUN_STOP_SECONDS}")
     else:
         version = nvrx_version or installed_nvrx() or cluster.nvrx_version
         if version is None:
