@@ -102,6 +102,14 @@ def test_real_torchrun_parser_reads_what_the_recipe_says(layer: str) -> None:
     }  # fmt: skip
 
 
+def test_workers_that_cannot_answer_are_not_waited_for_long() -> None:
+    """torchrun stops the others when one is lost; those hang in a collective for as long as nobody kills them."""
+    argv = launcher_argv(tiny(), recipe_path=Path("r.yaml"), torchrun_flags=frozenset({"--shutdown-timeout"}))
+    assert "--shutdown-timeout=5" in argv
+    older = launcher_argv(tiny(), recipe_path=Path("r.yaml"), torchrun_flags=frozenset())
+    assert not [argument for argument in older if argument.startswith("--shutdown")]
+
+
 def test_command_follows_the_installed_release_and_else_the_one_of_the_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
