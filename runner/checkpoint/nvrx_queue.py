@@ -63,7 +63,9 @@ class WriterQueue:
     """
 
     def __init__(self, rank: int, prepare: Callable[[], None]) -> None:
-        supported = inspect.signature(AsyncCallsQueue).parameters
+        supported = inspect.signature(
+            AsyncCallsQueue.__init__
+        ).parameters  # the class has a metaclass's signature
         options: dict[str, Any] = {"persistent": True}
         if "cpu_shm_mode" in supported:
             options["cpu_shm_mode"] = True

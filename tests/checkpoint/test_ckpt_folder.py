@@ -1,0 +1,138 @@
+"""Names, commit records and retention, without ranks or torch."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.checkpoint import folder as folder_module
+from runner.checkpoint.folder import CheckpointFolder, CommitRecord, Damaged, read_record, write_record
+from runner.checkpoint.listing import list_checkpoints
+from runner.checkpoint.shm import remove_arenas
+from runner.recipe.checkpoint import CheckpointSection
+from runner.recipe.recipe import Recipe
+
+
+def commit(root: Path, step: int) -> None:
+    folder = CheckpointFolder(root)
+    partial = folder.partial(step, "t-1")
+    partial.mkdir(parents=True)
+    (partial / "__0_00.distcp").write_bytes(b"x" * step)
+    file = {"name": "__0_00.distcp", "size": step, "xxh3_128": "", "items": []}
+    write_record(partial, CommitRecord(step, 2, "f", time.time() - 3700, "sync", {}, [file], {}, [{}, {}]))
+    folder.commit(partial, step)
+
+
+def steps(root: Path) -> list[int]:
+    return [entry.step for entry in CheckpointFolder(root).committed()]
+
+
+def test_retention_keeps_the_newest_and_the_multiples(tmp_path: Path) -> None:
+    for step in (5, 10, 15, 100, 105, 110, 1000):
+        commit(tmp_path, step)
+    deleted = CheckpointFolder(tmp_path).retain(2, 100, lambda entry: True)
+    assert steps(tmp_path) == [100, 110, 1000] and deleted == [5, 10, 15, 105]
+
+
+def test_retention_never_deletes_the_last_usable_one(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        commit(tmp_path, step)
+    folder = CheckpointFolder(tmp_path)
+    folder.retain(1, None, lambda entry: entry.step <= 2)
+    assert steps(tmp_path) == [2, 4]
+    assert folder.retain(1, None, lambda entry: False) == []
+    assert steps(tmp_path) == [2, 4]
+
+
+def test_a_deletion_cut_short_is_finished_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (1, 2):
+        commit(tmp_path, step)
+    folder = CheckpointFolder(tmp_path)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_module.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.delete(folder.committed()[0])
+    assert steps(tmp_path) == [2]  # what is half gone no longer looks like a checkpoint
+    assert [path.name for path in folder.sweep()] == ["step-1.deleting"]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
+
+
+def test_a_step_is_never_committed_over_another(tmp_path: Path) -> None:
+    commit(tmp_path, 3)
+    before = (tmp_path / "step-3" / "commit.json").read_bytes()
+    with pytest.raises(OSError, match="step-3"):
+        commit(tmp_path, 3)
+    assert (tmp_path / "step-3" / "commit.json").read_bytes() == before
+
+
+def test_every_flipped_byte_of_a_record_is_found(tmp_path: Path) -> None:
+    commit(tmp_path, 7)
+    path = tmp_path / "step-7" / "commit.json"
+    good = path.read_bytes()
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(Damaged):
+            read_record(tmp_path / "step-7")
+    path.write_bytes(good)
+    assert read_record(tmp_path / "step-7").step == 7
+
+
+def recipe(root: Path) -> Recipe:
+    return Recipe.model_construct(
+        name="x", checkpoint=CheckpointSection(every=1, folder=str(root)), output=None
+    )  # the listing asks for the folder alone
+
+
+def test_the_listing_shows_every_state(tmp_path: Path) -> None:
+    assert list_checkpoints(recipe(tmp_path / "none")) == f"no checkpoints in {tmp_path / 'none'}"
+    for step in (9, 10, 11):
+        commit(tmp_path, step)
+    (tmp_path / "step-11" / "__0_00.distcp").write_bytes(b"")
+    CheckpointFolder(tmp_path).set_aside(9)
+    (tmp_path / "step-12.abc-1.partial").mkdir()
+    lines = [line.split() for line in list_checkpoints(recipe(tmp_path)).splitlines()]
+    assert lines[0][:6] == ["step", "state", "age", "size", "ranks", "verified"]
+    text = [" ".join(line) for line in lines[1:]]
+    assert text[0].startswith("9 set aside 1 h 9 B 2 -")
+    assert text[1].startswith("10 committed 1 h 10 B 2 sizes")
+    assert text[2].startswith("11 committed 1 h 11 B 2 no: __0_00.distcp has 0 bytes, the record says 11")
+    assert text[3].startswith("12 unfinished 0 s 0 B - -")
+
+
+def test_listing_and_clean_up_need_no_torch(tmp_path: Path) -> None:
+    commit(tmp_path, 1)
+    program = (
+        "import sys; import runner.checkpoint.listing, runner.checkpoint.shm, runner.checkpoint.folder as f;"
+        f"assert f.CheckpointFolder(__import__('pathlib').Path({str(tmp_path)!r})).committed();"
+        "bad = {'torch', 'xxhash', 'numpy', 'nvidia_resiliency_ext'} & set(sys.modules); assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_only_the_arenas_of_that_run_are_removed() -> None:
+    shm = Path("/dev/shm")
+    mine, other = shm / "nvrx-unit-x-arena-0", shm / "nvrx-unit-x-y-arena-0"
+    try:
+        for path in (mine, other):
+            path.touch()
+        assert remove_arenas("unit-x") == [mine]
+        assert other.exists()
+    finally:
+        for path in (mine, other):
+            path.unlink(missing_ok=True)
+
+
+def test_a_read_only_parent_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        CheckpointFolder(tmp_path / "file" / "below").prepare()
+    shutil.rmtree(tmp_path)

@@ -1,0 +1,46 @@
+"""Two hundred saves: finished, and memory does not grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ckpt_world import Rank, Recorder, Trainer, World, manager, named
+
+from runner.checkpoint.shm import SHARED_MEMORY
+from runner.ledger.events import SaveCommitted
+
+
+def shared_bytes() -> int:
+    return sum(path.stat().st_blocks * 512 for path in SHARED_MEMORY.glob(f"nvrx-{named('flat')}-*"))
+
+
+def save_often(place: Rank, folder: str, saves: int, mode: str) -> dict[str, Any]:
+    life, recorder = place.life(), Recorder()
+    trainer = Trainer(life, width=64)
+    checkpointer = manager(folder, recorder, "flat", mode=mode, every=1)
+    checkpointer.attach(life, trainer.state)
+    checkpointer.restore()
+    here = psutil.Process()
+    samples = []
+    for step in range(1, saves + 1):
+        trainer.step(checkpointer)
+        if step % 50 == 0:
+            family = [here, *here.children(recursive=True)]
+            samples.append((sum(p.memory_info().rss for p in family), shared_bytes(), len(here.open_files())))
+    checkpointer.finish()
+    checkpointer.close()
+    return {"samples": samples, "committed": len(recorder.of(SaveCommitted))}
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_memory_is_flat_over_two_hundred_saves(tmp_path: Path, mode: str) -> None:
+    with World(2) as world:
+        results = world.run(save_often, folder=str(tmp_path), saves=200, mode=mode, timeout=200)
+    assert results[0]["committed"] == 200
+    for result in results:
+        (first, shared, files), *_, (last, shared_at_end, files_at_end) = result["samples"]
+        assert last - first < 8 << 20, result["samples"]
+        assert shared_at_end == shared and files_at_end <= files
