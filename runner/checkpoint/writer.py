@@ -6,6 +6,7 @@ in the rank itself): the state is never copied again.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -86,6 +87,7 @@ def run_request(request: WriteRequest) -> None:
         )
     except Exception as error:  # noqa: BLE001 - told to the rank, which tells all ranks; a dead writer would say less
         arena.write_mail({"save": request.save, "error": explain(error)})
+    gc.collect()  # NVRx 0.4 turns the collector off in its loop for good
 
 
 def view(arena: Arena, buffer: int, shard: Shard) -> torch.Tensor:

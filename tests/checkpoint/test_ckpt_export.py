@@ -20,8 +20,8 @@ from runner.train.ports import TrainState
 RECIPE = """
 name: exported
 model:
-  architecture: {{model_type: llama, hidden_size: 24, intermediate_size: 40, num_hidden_layers: 2, num_attention_heads: 2,
-    num_key_value_heads: 1, max_position_embeddings: 32, vocab_size: 261}}
+  architecture: {{model_type: llama, hidden_size: 24, intermediate_size: 40, num_hidden_layers: 2,
+    num_attention_heads: 2, num_key_value_heads: 1, max_position_embeddings: 32, vocab_size: 261}}
 dataset: {{source: embedded, sequence_length: 32}}
 sharding: {{strategy: fsdp}}
 training: {{steps: 4, global_batch_size: 4}}
