@@ -38,6 +38,10 @@ class Exchange:
         )  # bytes: fine for a store, missing in its stub
         self._store.set(f"checkpoint/{key}", payload)
 
+    def drop(self, key: str) -> None:
+        """Forget a key that nobody will ask for again."""
+        self._store.delete_key(f"checkpoint/{key}")
+
     def put_first(self, key: str, value: Any) -> Any:
         """Publish a JSON value unless the key has one; returns the one that it has."""
         payload = json.dumps(value)

@@ -177,6 +177,8 @@ class SaveJob(threading.Thread):
             if self._abandoned.is_set():
                 return
             context.folder.commit(self.partial, self.step)
+        for rank in range(len(parts)):  # they would pile up in the store's memory
+            self._exchange.drop(f"{self._topic}/part/{rank}")
         seconds = time.monotonic() - self.started
         self._conclude({"reason": None, "bytes": record.nbytes, "seconds": seconds})
         context.folder.retain(context.section.keep_last, context.section.keep_every, context.usable)

@@ -38,7 +38,7 @@ from runner.checkpoint.layout import DTYPES, Shard
 from runner.checkpoint.nvrx_queue import WriteBucket, write_buckets
 from runner.checkpoint.plan import FilePlan
 
-_READ_BYTES = 16 << 20
+_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)

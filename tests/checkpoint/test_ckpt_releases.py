@@ -14,7 +14,13 @@ from nvrx_releases import VERSIONS, release_environ
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+def releases() -> list[object]:
+    """The newest in every run of the tests, the installed one is tested by all others, the rest in the slow ones."""
+    slow = [pytest.param(version, marks=pytest.mark.slow) for version in VERSIONS[:-1]]
+    return [*slow, VERSIONS[-1]]
+
+
+@pytest.mark.parametrize("version", releases())
 def test_saves_survive_a_killed_writer_and_load(version: str, tmp_path: Path) -> None:
     environ = release_environ(version)
     environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [environ.get("PYTHONPATH")]), str(HERE)])
