@@ -62,44 +62,47 @@ def lost_a_peer(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and bool(_LOST_PEER.search(text) or TIMED_OUT.search(text))
 
 
-def all_stacks() -> str:
-    """Python stacks of all threads of this process."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    parts = []
-    for ident, frame in sys._current_frames().items():
-        parts.append(f"thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame)))
-    return "\n".join(parts)
+_WAITING = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/runner/train/metrics.py")
 
 
-def _main_thread_frames() -> list[FrameType]:
-    """Frames of the main thread, innermost first."""
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
+@dataclass(frozen=True)
+class Sight:
+    """What all threads of this process were doing at one moment.
 
-
-def main_thread_place() -> str:
-    """Where the main thread is now, as `file:line in function`."""
-    frames = _main_thread_frames()
-    return (
-        f"{frames[0].f_code.co_filename}:{frames[0].f_lineno} in {frames[0].f_code.co_name}" if frames else ""
-    )
-
-
-_WAITING_PLACES = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/torch/_tensor.py")
-
-
-def waits_for_peers() -> bool:
-    """Whether the main thread looks as if it waits for other ranks: in a collective, or for work queued behind one.
-
-    A guess from the innermost frame. It tells the rank that hangs from the ranks that wait for it, which time alone
-    cannot: all of them are silent for equally long.
+    Attributes:
+        stacks: Python stacks of all threads.
+        place: where the main thread was, as `file:line in function`.
+        waits_for_peers: whether it looks as if it waited for other ranks, in a collective or for work queued behind
+            one. A guess, from what it was in the middle of. It tells the rank that hangs from those that wait for
+            it, which time alone cannot: all of them are silent for equally long.
     """
-    frames = _main_thread_frames()
-    return bool(frames) and any(part in frames[0].f_code.co_filename for part in _WAITING_PLACES)
+
+    stacks: str
+    place: str
+    waits_for_peers: bool
+
+    @classmethod
+    def now(cls) -> Sight:
+        """Look at all threads; takes milliseconds, and no lock."""
+        frames = sys._current_frames()
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        stacks = "\n".join(
+            f"thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame))
+            for ident, frame in frames.items()
+        )
+        frame: FrameType | None = frames.get(threading.main_thread().ident or 0)
+        place = f"{_file(frame)}:{frame.f_lineno} in {frame.f_code.co_name}" if frame is not None else ""
+        waits = False
+        while frame is not None and not waits:
+            waits = any(part in _file(frame) for part in _WAITING)
+            if "/torch/" not in _file(frame):  # the caller of torch: what is further out did not wait itself
+                break
+            frame = frame.f_back
+        return cls(stacks, place, waits)
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename
 
 
 class Coroner:
@@ -158,7 +161,7 @@ class Coroner:
         self._write(record)
         return Ending(int(ExitCode.CRASHED), where, final=False, consequence=consequence, traceback=text)
 
-    def interrupted(self, life: ProcessLife, reason: str, *, hung: bool) -> None:
+    def interrupted(self, life: ProcessLife, reason: str, sight: Sight, *, hung: bool) -> None:
         """This rank's life is ended from outside; called in another thread while the main thread still runs."""
         self._write(
             FaultRecord(
@@ -169,8 +172,8 @@ class Coroner:
                 attempt=life.attempt,
                 what=reason,
                 consequence=not hung,
-                stacks=all_stacks(),
-                phase=main_thread_place(),
+                stacks=sight.stacks,
+                phase=sight.place,
             )
         )
 

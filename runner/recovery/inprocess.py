@@ -26,7 +26,7 @@ from runner.launch.control import VERBOSE
 from runner.ledger.events import TeardownEnded
 from runner.recipe.recovery import CombinedRecovery, InprocessRecovery, InprocessSettings
 from runner.recovery import nvrx
-from runner.recovery.ending import Ending, WorkerExit, describe, waits_for_peers
+from runner.recovery.ending import Ending, Sight, WorkerExit, describe
 from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import Connections, ProcessLife
 from runner.recovery.setup import WorkerSetup
@@ -246,11 +246,11 @@ class InprocessLayer:
         life = self.life
         if life is None:
             return
-        silent = time.monotonic() - life.last_sign
-        hung = silent > 0.8 * self.settings.soft_timeout.total_seconds() and not waits_for_peers()
+        silent, sight = time.monotonic() - life.last_sign, Sight.now()
+        hung = silent > 0.8 * self.settings.soft_timeout.total_seconds() and not sight.waits_for_peers
         reason = f"no progress for {silent:.1f}s" if hung else "a fault on another rank"
         if not life.over:
-            self.setup.coroner.interrupted(life, reason, hung=hung)
+            self.setup.coroner.interrupted(life, reason, sight, hung=hung)
             life.end(reason)
         if self.setup.gpus:
             self.setup.coroner.flight_recorder(life.attempt, life.rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_matrix import MATRIX, TYPES, table
@@ -31,13 +32,19 @@ CELLS = [
 LONGEST = 100  # seconds from the start to the end of a command on two cores, far below the next timeout of any layer
 
 
-def recovery_of(layer: str) -> dict[str, object]:
+def recovery_of(layer: str) -> dict[str, Any]:
     """The layer with timeouts that a test can wait for."""
-    if layer == "none":
-        return changed(LAYERS[layer], {"process_group_timeout": "10s"})
-    if layer == "ft_launcher":
-        return changed(LAYERS[layer], {"ft_launcher.rank_heartbeat_timeout": "10s"})
-    return LAYERS[layer]
+    changes = {"process_group_timeout": "12s" if layer == "none" else "90s"}
+    if "inprocess" in layer:
+        changes |= {
+            "inprocess.soft_timeout": "8s",
+            "inprocess.hard_timeout": "12s",
+            "inprocess.barrier_timeout": "60s",
+            "inprocess.heartbeat_timeout": "20s",
+        }
+    if "ft_launcher" in layer:
+        changes["ft_launcher.rank_heartbeat_timeout"] = "12s" if layer == "ft_launcher" else "45s"
+    return changed(LAYERS[layer], changes)
 
 
 @pytest.mark.parametrize(("layer", "kind", "rank"), CELLS)

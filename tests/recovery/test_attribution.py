@@ -1,0 +1,30 @@
+"""The rank that hangs is blamed, not the one that noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.faults.records import read_records
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_hang_in_process_is_blamed_on_the_rank_that_hangs(tiny, rank):
+    run = tiny("inprocess", f"4:{rank}:hang")
+    assert run.wait() == 0, run.log.read_text()
+    records = read_records(run.folder / "run")
+    assert [record.rank for record in records if record.kind == "hang"] == [rank]
+    assert all(record.consequence for record in records if record.rank != rank)
+    (hang,) = [record for record in records if record.kind == "hang"]
+    assert "in fire" in hang.phase
+    assert hang.step == 3
+    assert "MonitorThread" in hang.stacks
+
+
+@pytest.mark.slow
+def test_silent_rank_leaves_its_stacks_before_ft_launcher_kills_it(tiny):
+    run = tiny("ft_launcher", "4:1:native_hang")
+    assert run.wait() == 0, run.log.read_text()
+    (stacks,) = [
+        path for path in (run.folder / "run/faults").glob("silent-rank00001-*") if path.stat().st_size
+    ]
+    assert "in fire" in stacks.read_text()
