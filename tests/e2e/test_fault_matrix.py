@@ -16,7 +16,6 @@ from runner.ledger.reader import read_run
 
 QUICK = {
     ("none", "hang", 1),
-    ("inprocess", "hang", 0),
     ("inprocess", "native_hang", 1),
     ("inprocess", "nan_loss", 1),
     ("ft_launcher", "native_hang", 0),

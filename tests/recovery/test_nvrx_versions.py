@@ -8,10 +8,10 @@ from tinylab import expected
 VERSIONS = ["0.5.0", "0.6.0", "0.7.0"]
 
 
-QUICK = [pytest.param("0.5.0", marks=pytest.mark.slow), "0.6.0", "0.7.0"]
+_SLOW = {version: pytest.param(version, marks=pytest.mark.slow) for version in VERSIONS}
 
 
-@pytest.mark.parametrize("version", [*QUICK[:2], pytest.param("0.7.0", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("version", [_SLOW["0.5.0"], "0.6.0", _SLOW["0.7.0"]])
 def test_exceptions_are_mended_in_place(tiny, version):
     run = tiny("inprocess", "4:0:exception,7:1:exception", nvrx=version)
     assert run.wait() == 0, run.log.read_text()
@@ -19,7 +19,7 @@ def test_exceptions_are_mended_in_place(tiny, version):
     assert len(run.attempts) == 3
 
 
-@pytest.mark.parametrize("version", QUICK)
+@pytest.mark.parametrize("version", [_SLOW["0.5.0"], _SLOW["0.6.0"], "0.7.0"])
 def test_soft_and_hard_faults_in_any_order(tiny, version):
     run = tiny("ft_launcher+inprocess", "3:1:exception,5:0:sigkill,7:0:exception,9:1:sigkill", nvrx=version)
     assert run.wait(150) == 0, run.log.read_text()
