@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from runner.ledger.split import Kind
 
@@ -52,6 +54,14 @@ STYLE: dict[str, Any] = {
 def new_figure(width: float = 9.6, height: float = 3.2) -> Figure:
     """A figure of our size (inches) that no global state knows of. Make and fill it under `styled()`."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def kind_legend(figure: Figure, entries: Iterable[tuple[Kind, str]]) -> None:
+    """A legend of kinds above the figure: (kind, text)."""
+    patches = [Patch(color=KIND_COLOUR[kind], label=label) for kind, label in entries]
+    figure.legend(
+        handles=patches, loc="outside upper left", ncols=8, fontsize=8.5, handlelength=1, columnspacing=1.2
+    )
 
 
 def styled() -> AbstractContextManager[None]:
