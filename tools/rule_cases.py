@@ -98,6 +98,7 @@ CASES: dict[str, Case] = {
     "R708": (QUICK, ("cluster.kubernetes={image: 'nvrx-run:0.1.0', storage: {source: claim, claim_name: training}}",)),
     "R709": (SYNC, ("cluster.kubernetes.pod_restarts=1",)),
     "R710": (FT, ("recovery.ft_launcher.max_restarts=0", "faults={}")),
+    "R711": (FT, ("recovery.ft_launcher.max_restarts=200",)),
     "R721": (GPT2, ("cluster.processes_per_node=8",)),
     "R722": (SYNC, ("cluster.kubernetes.efa=64",)),
     "R723": (SYNC, ("cluster.kubernetes.env={RANK: '0'}",)),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.emit.layers import ft_launcher
 from runner.errors import FINAL, ExitCode
+from runner.recipe.derived import pod_restarts
 
 if TYPE_CHECKING:
     from runner.recipe.kubernetes import KubernetesSection
@@ -19,16 +20,11 @@ if TYPE_CHECKING:
 
 CONTAINER = "trainer"
 GRACE_MARGIN = timedelta(seconds=60)  # the supervisor's own end
-# Failed pods a node that the Job puts up with. A layer that mends faults inside the pod needs few. In all layers the
-# fault of one pod may cost every pod: the others lose their peer.
-_PODS_A_NODE = {"none": 10, "inprocess": 5, "ft_launcher": 3, "ft_launcher+inprocess": 3}
 
 
 def backoff_limit(recipe: Recipe, kubernetes: KubernetesSection) -> int:
     """Failed pods before the Job fails."""
-    if kubernetes.pod_restarts is not None:
-        return kubernetes.pod_restarts
-    return _PODS_A_NODE[recipe.recovery.layer] * recipe.cluster.nodes
+    return pod_restarts(recipe)
 
 
 def grace_seconds(recipe: Recipe, kubernetes: KubernetesSection) -> int:

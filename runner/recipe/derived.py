@@ -37,3 +37,16 @@ def world_size(recipe: Recipe) -> int | None:
     """Ranks of the run; None where only the machine at run time can tell."""
     each = processes_per_node(recipe)
     return None if each is None else each * recipe.cluster.nodes
+
+
+# Failed pods a node that the Job puts up with. A layer that mends faults inside the pod needs few. In all layers the
+# fault of one pod may cost every pod: the others lose their peer.
+_PODS_A_NODE = {"none": 10, "inprocess": 5, "ft_launcher": 3, "ft_launcher+inprocess": 3}
+
+
+def pod_restarts(recipe: Recipe) -> int:
+    """Pods that may fail before the Job does: as given, else by layer and number of nodes."""
+    kubernetes = recipe.cluster.kubernetes
+    if kubernetes is not None and kubernetes.pod_restarts is not None:
+        return kubernetes.pod_restarts
+    return _PODS_A_NODE[recipe.recovery.layer] * recipe.cluster.nodes

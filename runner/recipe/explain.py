@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from runner.recipe import estimate
+from runner.recipe.derived import pod_restarts
 from runner.recipe.facts import MFU, Facts
 from runner.recipe.ladder import ladder
 from runner.recipe.load import LoadedRecipe
@@ -168,8 +169,10 @@ def _budget(facts: Facts) -> Iterator[tuple[str, str]]:
         parts.append(f"{inprocess.max_restarts} in process")
     if launcher:
         parts.append(f"{launcher.max_restarts} of the workers")
-    if kubernetes is not None and kubernetes.pod_restarts is not None:
-        parts.append(f"{kubernetes.pod_restarts} of pods")
+    if kubernetes is not None:
+        parts.append(
+            f"{pod_restarts(facts.recipe)} pods of the Job" + (", each with a new budget" if parts else "")
+        )
     text = ", then ".join(parts) or "none: a fault ends the run, the same command resumes it"
     if facts.faults:
         text += f"; {facts.faults} fault{'s' * (facts.faults > 1)} will be injected"

@@ -171,7 +171,7 @@ def test_explain_shows_where_values_come_from_and_what_follows(
     for words in (
         "8,030,261,248", "2 nodes of p5.48xlarge x 8 = 16", "131,072 tokens a step", "of 80 GiB on each",
         "32 of 32 interfaces",
-        "staging buffers a rank", "20 in process, then 20 of the workers",
+        "staging buffers a rank", "20 in process, then 20 of the workers, then 6 pods",
     ):  # fmt: skip
         assert words in out
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
 from runner.recipe.checks.timeouts import ft_launcher
+from runner.recipe.derived import pod_restarts
 from runner.recipe.instances import INSTANCES, nearest_instance
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
 _LONGEST_HOST_NAME = 63
+_MOST_RESTARTS = 1000
 
 
 @rule("R701")
@@ -134,4 +136,25 @@ def launcher_gives_up_before_job(recipe: Recipe, report: Report) -> None:
     if s and s.max_restarts == 0:
         report.add(
             "recovery.ft_launcher.max_restarts", "with no restart the launcher mends nothing", "use 1 or more"
+        )
+
+
+@rule("R711", "warning")
+def crash_loop_ends(recipe: Recipe, report: Report) -> None:
+    """The launcher's `max_restarts` and the Job's `pod_restarts` multiply: together they should end a crash loop.
+
+    A launcher whose budget is spent fails its pod, and the next pod starts with a full budget. Past a thousand
+    restarts, a run that makes a little progress each time holds its nodes for days.
+    """
+    s = ft_launcher(recipe)
+    if not s or recipe.cluster.kubernetes is None:
+        return
+    pods = pod_restarts(recipe)
+    total = s.max_restarts * (pods + 1)
+    if total > _MOST_RESTARTS:
+        report.add(
+            "recovery.ft_launcher.max_restarts",
+            f"{s.max_restarts} restarts in each of {pods + 1} pods (cluster.kubernetes.pod_restarts) are {total}",
+            f"lower one of them: {_MOST_RESTARTS // (pods + 1)} restarts here, for instance",
+            also="cluster.kubernetes.pod_restarts",
         )
