@@ -22,7 +22,7 @@ from runner.checkpoint.save import PEERS_PATIENCE, Outcome, SaveContext, SaveErr
 from runner.checkpoint.shm import arena_path, current_run_id
 from runner.checkpoint.staging import Buffer, Staging
 from runner.checkpoint.writer import WriteRequest, prepare_writer, run_request, write_synchronously
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, InputError, RunError
 from runner.ledger.events import LoadSource, SaveCommitted, SaveFailed, SaveStarted, SnapshotTaken
 from runner.recipe.checkpoint import CheckpointSection
 from runner.recipe.recipe import Recipe
@@ -44,8 +44,17 @@ class Log(Protocol):
 
 
 def build_checkpointer(recipe: Recipe, ledger: Ledger, log: Log, *, device: torch.device) -> Manager:
-    """The checkpointer that a recipe asks for."""
+    """The checkpointer that a recipe asks for.
+
+    Raises:
+        InputError: the folder is in an object store.
+    """
     folder = recipe.checkpoint_folder.absolute()
+    if any(part.endswith(":") for part in folder.parts):
+        raise InputError(
+            f"checkpoint.folder: {recipe.checkpoint.folder}: object stores cannot rename a folder, which is what "
+            "commits a checkpoint; use a local or shared folder and copy committed checkpoints from there"
+        )
     default = f"{recipe.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     respawns = ft_launcher_settings(recipe.recovery) is not None
     return Manager(

@@ -136,3 +136,14 @@ def test_a_read_only_parent_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError):
         CheckpointFolder(tmp_path / "file" / "below").prepare()
     shutil.rmtree(tmp_path)
+
+
+def test_an_object_store_is_refused_in_words() -> None:
+    import torch
+
+    from runner.checkpoint.manager import build_checkpointer
+    from runner.errors import InputError
+
+    wanted = Recipe.model_construct(name="x", checkpoint=CheckpointSection(every=1, folder="s3://bucket/run"))
+    with pytest.raises(InputError, match=r"s3://bucket/run: object stores cannot rename"):
+        build_checkpointer(wanted, None, None, device=torch.device("cpu"))  # type: ignore[arg-type]
