@@ -12,7 +12,7 @@ from runner.recipe.units import format_duration
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
-HARD = frozenset({"native_hang", "sigkill", "sigstop", "oom_kill", "exit_0", "exit_1"})
+HARD = frozenset({"native_hang", "sigkill", "sigstop", "oom_kill"})
 """Faults that end or freeze a process: only a launcher that starts processes again can mend them."""
 
 
@@ -97,7 +97,7 @@ def faults_have_witnesses(recipe: Recipe, report: Report) -> None:
 def layer_survives_faults(recipe: Recipe, report: Report) -> None:
     """The recovery layer should survive the faults that are injected.
 
-    `none` survives nothing. `inprocess` survives what Python can be interrupted in: exceptions, hangs, NaN losses. A
+    `none` survives nothing. `inprocess` survives what reaches Python: exceptions, `sys.exit`, hangs, NaN losses. A
     process that is killed, frozen, stuck in native code or gone needs `ft_launcher`.
     """
     layer, types = recipe.recovery.layer, report.facts.fault_types
