@@ -101,3 +101,5 @@ def test_the_laptop_suite_runs_and_its_pages_show_what_happened(tmp_path: Path) 
     }  # fmt: skip
     assert seen["overflow"] <= 0 and all(figure["outside"] == 0 for figure in seen["figures"])
     assert all(name in seen["text"] for name in saves | faults)
+    pages = [link for link in seen["links"] if "status" in link]
+    assert len(pages) == 7 and all(page["status"] == 200 for page in pages)

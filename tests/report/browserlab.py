@@ -60,6 +60,12 @@ frame.onload = () => {
       const end = win.scrollY + win.innerHeight >= doc.documentElement.scrollHeight - 2;
       return { href, reached: top !== null && (Math.abs(top) < 60 || end) };
     }
+    if (!href.startsWith('data:')) {
+      const request = new XMLHttpRequest();
+      request.open('GET', a.href, false);
+      request.send();
+      return { href, status: request.status };
+    }
     const comma = href.indexOf(',');
     return { href: href.slice(0, comma), download: a.download, content: atob(href.slice(comma + 1)) };
   });
