@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
-from runner.recipe.node import Doubtful, Entry, Node, Path, Position, Unknown, dotted
+from runner.recipe.node import Doubtful, Entry, Node, Path, Position, Unknown, dotted, locate
 from runner.recipe.problems import Problem
 from runner.recipe.table import Table, Type
 from runner.recipe.units import parse_duration, parse_size
@@ -20,6 +20,7 @@ from runner.recipe.words import (
     listed,
     misfit,
     nearest_choice,
+    number_hint,
     short,
     shown,
 )
@@ -31,9 +32,11 @@ class TypeChecker:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.problems: list[Problem] = []
+        self.root: Node
 
     def recipe(self, root: Node) -> View:
         """The recipe with defaults; what is wrong in it is `BAD`, and said in `problems`."""
+        self.root = root
         view: View = self._mapping(root, "Recipe", ())
         return view
 
@@ -41,7 +44,12 @@ class TypeChecker:
 
     def _mapping(self, node: Node, name: str, path: Path, variant: tuple[str, Any] | None = None) -> Any:
         if not isinstance(node.value, dict):
-            return self._wrong(node, path, self._describe(("section", name)))
+            hint = (
+                f"write {{name: {node.raw}}}"
+                if "name" in self.table[name] and isinstance(node.value, str)
+                else None
+            )
+            return self._wrong(node, path, self._describe(("section", name)), hint)
         fields = self.table[name]
         values: dict[str, Any] = {}
         for key, entry in node.value.items():
@@ -105,7 +113,8 @@ class TypeChecker:
         return f"it belongs to `{where}`" + (f" with {tags}" if tags else "")
 
     def _missing(self, key: str, kind: Type, node: Node, path: Path) -> None:
-        self._add("T202", node.at, (*path, key), f"`{key}` is required", expected=self._describe(kind))
+        at = locate(self.root, path, key=True) if path else node.at
+        self._add("T202", at, (*path, key), f"`{key}` is required", expected=self._describe(kind))
 
     def _add(self, code: str, at: Position, path: Path, message: str, **more: str | None) -> None:
         self.problems.append(Problem(code, at, dotted(path), message, **more))  # type: ignore[arg-type]
@@ -142,7 +151,7 @@ class TypeChecker:
 
     def _int(self, node: Node, kind: Type, path: Path) -> Any:
         if isinstance(node.value, bool) or not isinstance(node.value, int):
-            hint = None
+            hint = number_hint(node.value)
             if isinstance(node.value, float) and node.value.is_integer() and abs(node.value) < 1e15:
                 hint = f"write {int(node.value)}"
             return self._wrong(node, path, self._describe(kind), hint)
@@ -150,7 +159,7 @@ class TypeChecker:
 
     def _float(self, node: Node, kind: Type, path: Path) -> Any:
         if isinstance(node.value, bool) or not isinstance(node.value, int | float):
-            return self._wrong(node, path, self._describe(kind))
+            return self._wrong(node, path, self._describe(kind), number_hint(node.value))
         try:
             number = float(node.value)
         except OverflowError:
@@ -246,25 +255,33 @@ class TypeChecker:
     def _tagged(self, node: Node, kind: Type, path: Path) -> Any:
         _, key, tags = kind
         if not isinstance(node.value, dict):
-            return self._wrong(node, path, self._describe(kind))
+            hint = f"write {{{key}: {node.raw}}}" if node.value in list(tags) else None
+            return self._wrong(node, path, self._describe(kind), hint)
         entry = node.value.get(key)
         if entry is None:
-            near = close_matches(key, node.value)
-            at = node.value[near[0]].key_at if near else node.at
-            self.problems.append(
-                Problem(
-                    "T202", at, dotted((*path, key)), f"`{key}` is required", expected=choices_text(tags),
-                    hint=f"`{near[0]}` is no setting: did you mean `{key}`?" if near else None,
-                )
-            )  # fmt: skip
+            self._no_variant(node, key, tags, path)
             return BAD
         tag = self.value(entry.node, ("literal", tuple(tags)), (*path, key))
         return BAD if tag is BAD else self._mapping(node, tags[tag], path, (key, tag))
+
+    def _no_variant(self, node: Node, key: str, tags: dict[str, str], path: Path) -> None:
+        """The key that names the variant is missing: perhaps it is one of those that no variant has."""
+        known = dict.fromkeys(field for name in tags.values() for field in self.table[name])
+        strange = {name: entry for name, entry in node.value.items() if name not in known}
+        for name, entry in strange.items():
+            near = close_matches(name, known)
+            hint = f"did you mean `{near[0]}`?" if near else None
+            message = f"`{short(name)}` is not a setting of {dotted(path)}"
+            self._add("T201", entry.key_at, (*path, name), message, hint=hint)
+        if not any(close_matches(name, [key]) for name in strange):
+            at = locate(self.root, path, key=True)
+            self._add("T202", at, (*path, key), f"`{key}` is required", expected=choices_text(tags))
 
     def _oneof(self, node: Node, kind: Type, path: Path) -> Any:
         """The alternative that fits; of several mappings the one that shares most keys is reported on."""
         for inner in kind[1]:
             attempt = TypeChecker(self.table)
+            attempt.root = self.root
             value = attempt.value(node, inner, path)
             if not attempt.problems:
                 return value

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from runner.recipe.node import Node
+from runner.recipe.scalars import read_plain
 from runner.recipe.table import Table, Type
 
 LARGEST_INT = 2**63 - 1
@@ -16,6 +17,7 @@ _PATTERN_WORDS = {
     "^[A-Za-z_][A-Za-z0-9_]*$": "of letters, digits and underscores, not starting with a digit",
     "^/[^:]*[^:/]$": "that is an absolute path",
     r"^\S+$": "without spaces",
+    r"^[a-z0-9-]+(\.[a-z0-9-]+)+$": "such as p5.48xlarge",
 }
 
 
@@ -126,6 +128,17 @@ def short(text: str) -> str:
     """Text cut to what fits a message."""
     text = text.replace("\n", "\\n")
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
+
+
+def number_hint(value: Any) -> str | None:
+    """How to write the number that a text looks like."""
+    if not isinstance(value, str) or len(value) > _LONGEST_SHOWN:
+        return None
+    bare = value.strip().replace(",", "").replace("_", "")
+    number = read_plain(bare) if bare else None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    return f"write {bare}" if bare != value else f"write {bare} without quotes"
 
 
 def doubt_hint(text: str, expected: str) -> str:

@@ -118,3 +118,47 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> N
         ("R201", line_of(text, "global_batch_size")),
         ("T201", line_of(text, "evry")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [("training.steps=1,000", "write 1000"), ("training.optimizer.lr='1e-4'", "write 1e-4 without quotes"),
+     ("training.steps=16.0", "write 16"), ("recovery=inprocess", "write {layer: inprocess}"),
+     ("faults.types=hang", "write [hang]"),
+     ("model=gpt2", "write {name: gpt2}"), ("training.schedule.kind=Cosine", "did you mean `cosine`?"),
+     ("sharding.wrap=transformer_blocks", "did you mean `transformer_block`?"),
+     ("name=5", 'write "5" if you mean the text'),
+     ("recovery.inprocess.soft_timeout=1:30", "numbers have no base 60: write units, e.g. 1m30s")],
+)  # fmt: skip
+def test_hint_says_what_to_write(tmp_path: Path, override: str, hint: str) -> None:
+    _, problems = check_text(tmp_path, SMALL, override)
+    assert hint in [problem.hint for problem in problems]
+
+
+def test_missing_setting_points_at_its_section(tmp_path: Path) -> None:
+    text = SMALL.replace("  source: embedded\n", "").replace("  every: 5", "  keep_last: 5")
+    _, problems = check_text(tmp_path, text + "faults:\n  at:\n    - step: 3\n      rank: 1\n")
+    found = {problem.path: problem.at.line for problem in problems if problem.code == "T202"}
+    assert found == {
+        "dataset.source": line_of(text, "dataset:"),
+        "checkpoint.every": line_of(text, "checkpoint:"),
+        "faults.at[0].type": text.count("\n") + 3,
+    }
+
+
+def test_misspelt_key_of_the_variant_is_one_error(tmp_path: Path) -> None:
+    text = SMALL.replace("  strategy: fsdp", "  stategy: fsdp")
+    _, problems = check_text(tmp_path, text)
+    [problem] = problems
+    assert (problem.code, problem.at.line, problem.hint) == (
+        "T201",
+        line_of(text, "stategy"),
+        "did you mean `strategy`?",
+    )
+
+
+def test_empty_alternative_names_what_fits(tmp_path: Path) -> None:
+    _, problems = check_text(tmp_path, SMALL, "sharding.wrap={}")
+    [problem] = problems
+    assert (problem.code, problem.path) == ("T203", "sharding.wrap")
+    assert "min_params" in (problem.expected or "")
