@@ -12,13 +12,14 @@ from runner.recipe.checks import (
     storage,
     timeouts,
     versions,
+    waits,
 )
 from runner.recipe.checks.rule import RULES, run_rules
 from runner.recipe.node import Node
 from runner.recipe.problems import Problem
 from runner.recipe.view import View
 
-MODULES = (timeouts, batch, model, memory, storage, faults, machine, kubernetes, versions)
+MODULES = (timeouts, waits, batch, model, memory, storage, faults, machine, kubernetes, versions)
 """Importing them registers their rules."""
 
 __all__ = ["MODULES", "RULES", "check"]

@@ -1,0 +1,188 @@
+"""R12x, R13x: timeouts against the time that steps, saves and loads take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runner.recipe.checks.rule import Report, rule
+from runner.recipe.checks.timeouts import ft_launcher, inprocess
+from runner.recipe.units import format_duration
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from runner.recipe.recipe import Recipe
+
+_IN = "recovery.inprocess."
+_FT = "recovery.ft_launcher."
+_PG = "recovery.process_group_timeout"
+
+
+def _outlasts(
+    report: Report, path: str, value: timedelta, seconds: float | None, what: str, why: str
+) -> None:
+    if seconds is not None and value.total_seconds() <= seconds:
+        report.add(
+            path,
+            f"{format_duration(value)} is not above {what} ({seconds:.0f} s): {why}",
+            f"raise {path} above {_generous(seconds)}",
+            also="checkpoint.storage_bandwidth",
+        )
+
+
+def _generous(seconds: float) -> str:
+    return f"{seconds:.0f}s" if seconds < 60 else f"{-(-seconds // 60):.0f}m"
+
+
+def _blocking(recipe: Recipe, report: Report) -> float | None:
+    """Seconds that a save keeps a rank from making steps, where known."""
+    return report.facts.write_seconds if recipe.checkpoint.mode == "sync" else None
+
+
+@rule("R120")
+def save_fits_write_timeout(recipe: Recipe, report: Report) -> None:
+    """`checkpoint.write_timeout` must exceed the time that a checkpoint takes to write.
+
+    The time follows from the model's size and `checkpoint.storage_bandwidth`; without the latter nothing is checked.
+    """
+    value, seconds = recipe.checkpoint.write_timeout, report.facts.write_seconds
+    _outlasts(
+        report,
+        "checkpoint.write_timeout",
+        value,
+        seconds,
+        "the write of a checkpoint",
+        "every save would fail",
+    )
+
+
+@rule("R121")
+def load_fits_load_timeout(recipe: Recipe, report: Report) -> None:
+    """`checkpoint.load_timeout` must exceed the time that a checkpoint takes to load.
+
+    Reading is taken to be as fast as writing (`checkpoint.storage_bandwidth`).
+    """
+    value, seconds = recipe.checkpoint.load_timeout, report.facts.write_seconds
+    _outlasts(
+        report, "checkpoint.load_timeout", value, seconds, "the load of a checkpoint", "no run could resume"
+    )
+
+
+@rule("R122")
+def blocking_save_below_soft(recipe: Recipe, report: Report) -> None:
+    """With in-process restart, `soft_timeout` must exceed the time of a synchronous save.
+
+    No step is made while a synchronous checkpoint is written; a save that outlasts the soft timeout looks like a hang
+    and is interrupted, every time. `checkpoint.mode: async` blocks for a copy to host memory only.
+    """
+    if s := inprocess(recipe):
+        why = "the save would be interrupted as a hang"
+        seconds = _blocking(recipe, report)
+        _outlasts(
+            report, _IN + "soft_timeout", s.soft_timeout, seconds, "the time of a synchronous save", why
+        )
+
+
+@rule("R123")
+def blocking_save_below_heartbeat(recipe: Recipe, report: Report) -> None:
+    """With ft_launcher, `rank_heartbeat_timeout` must exceed the time of a synchronous save.
+
+    No heartbeat is sent while a synchronous checkpoint is written; the launcher would kill and respawn the workers in
+    the middle of each save, and the run would never get past the first one.
+    """
+    if s := ft_launcher(recipe):
+        why = "workers would be killed in the middle of each save"
+        value, seconds = s.rank_heartbeat_timeout, _blocking(recipe, report)
+        _outlasts(
+            report, _FT + "rank_heartbeat_timeout", value, seconds, "the time of a synchronous save", why
+        )
+
+
+@rule("R124")
+def blocking_save_below_process_group(recipe: Recipe, report: Report) -> None:
+    """`process_group_timeout` must exceed the time of a synchronous save.
+
+    The ranks that finish first wait for the slowest in a collective, whose timeout ends the run.
+    """
+    value, seconds = recipe.recovery.process_group_timeout, _blocking(recipe, report)
+    why = "ranks that finish first would time out waiting for the slowest"
+    _outlasts(report, _PG, value, seconds, "the time of a synchronous save", why)
+
+
+@rule("R125")
+def load_below_initial_heartbeat(recipe: Recipe, report: Report) -> None:
+    """With ft_launcher, `initial_rank_heartbeat_timeout` must exceed the load of a checkpoint."""
+    if s := ft_launcher(recipe):
+        why = "workers would be killed while they load, and again after each respawn"
+        value, seconds = s.initial_rank_heartbeat_timeout, report.facts.write_seconds
+        path = _FT + "initial_rank_heartbeat_timeout"
+        _outlasts(report, path, value, seconds, "the load of a checkpoint", why)
+
+
+@rule("R126")
+def stop_leaves_time_to_save(recipe: Recipe, report: Report) -> None:
+    """With ft_launcher, `term_timeout` must exceed the time of a save.
+
+    When the run is asked to stop, the ranks finish the step and save; what is not written when the launcher's patience
+    ends is lost with everything since the last checkpoint.
+    """
+    if s := ft_launcher(recipe):
+        why = "a stopped run would be killed before it has saved"
+        value, seconds = s.term_timeout, report.facts.write_seconds
+        _outlasts(report, _FT + "term_timeout", value, seconds, "the time of a save", why)
+
+
+@rule("R129")
+def stop_timeout_leaves_time_to_save(recipe: Recipe, report: Report) -> None:
+    """`recovery.stop_timeout` must exceed the time of a save.
+
+    A run that is asked to stop finishes its step and saves; past this timeout it is killed, saved or not.
+    """
+    why = "a stopped run would be killed before it has saved"
+    value, seconds = recipe.recovery.stop_timeout, report.facts.write_seconds
+    _outlasts(report, "recovery.stop_timeout", value, seconds, "the time of a save", why)
+
+
+@rule("R130", "warning")
+def unknown_save_may_look_hung(recipe: Recipe, report: Report) -> None:
+    """A synchronous save may last up to `write_timeout`, which is more than the hang detection allows.
+
+    Nothing says how fast the storage is, so it cannot be checked whether a save fits the soft timeout or the heartbeat
+    timeout.
+    """
+    if recipe.checkpoint.mode != "sync" or report.facts.write_seconds is not None:
+        return
+    s, launcher, longest = inprocess(recipe), ft_launcher(recipe), recipe.checkpoint.write_timeout
+    for path, value in (
+        (_IN + "soft_timeout", s and s.soft_timeout),
+        (_FT + "rank_heartbeat_timeout", launcher and launcher.rank_heartbeat_timeout),
+    ):
+        if value and value < longest:
+            report.add(
+                path,
+                f"{format_duration(value)} is below checkpoint.write_timeout ({format_duration(longest)}), and a "
+                "synchronous save makes no progress that the hang detection sees",
+                "use `checkpoint.mode: async`, or state checkpoint.storage_bandwidth to have this checked",
+                also="checkpoint.write_timeout",
+            )
+
+
+@rule("R131", "warning")
+def step_may_look_hung(recipe: Recipe, report: Report) -> None:
+    """A step is expected to take longer than the soft timeout or the heartbeat timeout.
+
+    The time of a step is estimated from the model's size and 35 % of the GPUs' peak.
+    """
+    seconds = report.facts.step_seconds
+    s, launcher = inprocess(recipe), ft_launcher(recipe)
+    for path, value in (
+        (_IN + "soft_timeout", s and s.soft_timeout),
+        (_FT + "rank_heartbeat_timeout", launcher and launcher.rank_heartbeat_timeout),
+    ):
+        if seconds is not None and value and value.total_seconds() <= seconds:
+            report.add(
+                path,
+                f"{format_duration(value)} is not above the time that a step probably takes ({seconds:.0f} s)",
+                f"raise {path} above {_generous(2 * seconds)}, or make training.global_batch_size smaller",
+                also="training.global_batch_size",
+            )
