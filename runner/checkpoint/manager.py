@@ -30,7 +30,7 @@ from runner.recipe.recovery import ft_launcher_settings
 from runner.train.ports import Ledger, Life, TrainState
 
 _MEET_TIMEOUT = timedelta(minutes=5)  # the ranks' start-up skew in `attach`
-_RETIRE_PATIENCE = 30.0  # seconds for the commit of a life that is over to notice
+_LEAVE_PATIENCE = 5.0  # seconds that an abandoned save may take to notice when the process leaves
 _PAUSE = 0.002
 STOP_PATIENCE = 2 * PEERS_PATIENCE
 
@@ -115,8 +115,8 @@ class Manager:
 
     def attach(self, life: Life, state: TrainState) -> None:
         """Bind to this life's ranks and tensors. Saves of earlier lives that are not committed are abandoned."""
-        self._retire()
         self._life, self._state = life, state
+        self._retire()
         self._exchange = Exchange(life, self._beat)
         layout = self._lay_out(state)
         self._files = self._plan(layout)
@@ -179,7 +179,9 @@ class Manager:
     def close(self) -> None:
         """Stop the writer; after a finished run the arena goes too, else a successor may need it."""
         self.freeze()
-        self._retire()
+        if self._job is not None:  # a daemon thread: where storage hangs, the process leaves without it
+            self._job.join(_LEAVE_PATIENCE)
+            self._job = None
         if self._writer is not None:
             self._writer.stop()
             self._writer = None
@@ -486,11 +488,12 @@ class Manager:
         if job is None:
             return
         job.abandon()
-        job.join(_RETIRE_PATIENCE)
-        if job.is_alive():
-            raise RunError(
-                f"checkpoint: the save of step {job.step} did not let go within {_RETIRE_PATIENCE} s"
-            )
+        end = time.monotonic() + self._section.write_timeout.total_seconds()
+        while job.is_alive():  # at most what a synchronous write in it still takes
+            if time.monotonic() > end:
+                raise RunError(f"checkpoint: the write of step {job.step} does not return: storage hangs")
+            job.join(_PAUSE * 10)
+            self._beat()
         if job.outcome is not None and job.outcome.committed:
             self._committed.add(job.step)
         self._job_over()

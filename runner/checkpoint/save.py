@@ -100,8 +100,15 @@ class SaveJob(threading.Thread):
         try:
             self._follow()
         except Exception as error:  # noqa: BLE001 - becomes the outcome that every rank raises or logs
+            if self._abandoned.is_set():  # the end of a life takes its store away
+                return
             text = str(error) if isinstance(error, SaveError) else explain(error)
-            self._conclude({"reason": f"rank {self._exchange.rank}: {text}"})
+            reason = f"rank {self._exchange.rank}: {text}"
+            try:
+                self._conclude({"reason": reason})
+            except Exception as lost:  # noqa: BLE001 - no peer can be told any more; this rank is
+                reason = f"{reason}; the other ranks cannot be told: {explain(lost)}"
+                self.outcome = Outcome(self.step, self.partial, reason, 0, time.monotonic() - self.started)
 
     def _follow(self) -> None:
         section = self._context.section
