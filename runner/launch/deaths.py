@@ -11,6 +11,7 @@ from pathlib import Path
 from runner.faults.records import FaultRecord, write_record
 from runner.launch.outcome import TIMED_OUT, Outcome
 from runner.launch.presence import WorkerSign
+from runner.launch.silence import hung_ranks
 
 _PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended
 _SAME_DEATH = 3  # a worker that dies so often after the same step is not mended by another start
@@ -22,21 +23,23 @@ class Death:
 
     Attributes:
         sign: the last that it said.
-        hung: it kept the others waiting until they gave up; its end came from the launcher.
+        rank: whose fault it was: the dead one's own, or that of another which hung.
+        hung: that rank kept the others waiting until they gave up, or the launcher did; it did not end by itself.
         status: `SIGKILL`, `exit code 1`; empty while, or where, the launcher does not say.
     """
 
     sign: WorkerSign
     seen: float
     said_before: int
+    rank: int
     hung: bool
     status: str = ""
     recorded: bool = False
 
     def __str__(self) -> str:
         if self.hung:
-            return f"rank {self.sign.rank} hung, and the others timed out"
-        return f"rank {self.sign.rank} died" + (f" ({self.status})" if self.status else "")
+            return f"rank {self.rank} hung, and was stopped"
+        return f"rank {self.rank} died" + (f" ({self.status})" if self.status else "")
 
 
 class Deaths:
@@ -46,9 +49,11 @@ class Deaths:
         log: what the launcher prints; it knows how its children ended.
         run_folder: where records go.
         layer: name of the recovery layer.
+        silence: seconds after which a launcher kills a silent rank; 0 where none does.
     """
 
-    def __init__(self, log: Path, run_folder: Path, layer: str) -> None:
+    def __init__(self, log: Path, run_folder: Path, layer: str, silence: float = 0.0) -> None:
+        self._silence = silence
         self.all: list[Death] = []
         self._log, self._folder, self._layer = log, run_folder, layer
 
@@ -63,7 +68,7 @@ class Deaths:
             outcome.restart == sign.restart and outcome.consequence and TIMED_OUT.search(outcome.message)
             for outcome in outcomes
         )
-        death = Death(sign, time.time(), len(self._said(sign.local_rank)), hung)
+        death = Death(sign, time.time(), len(self._said(sign.local_rank)), sign.rank, hung)
         self.all.append(death)
         return death
 
@@ -79,9 +84,15 @@ class Deaths:
                 continue
             death.recorded = True
             sign = death.sign
+            hung = (
+                hung_ranks(self._folder, self._silence) if death.status == "SIGKILL" and self._silence else []
+            )
+            if hung:
+                death.hung, death.rank = True, hung[0].rank
             record = FaultRecord(
                 kind="hang" if death.hung else "died",
-                rank=sign.rank,
+                rank=death.rank,
+                stacks=hung[0].stacks if hung else "",
                 step=sign.step,
                 layer=self._layer,
                 attempt=sign.attempt or "none",

@@ -129,7 +129,9 @@ class Session:
             self._recipe, run_folder.path / "recipe.yaml", environment, output, self._control
         ) as more:
             launcher = children.start(argv, environment | more.environment, output, folder=Path.cwd())
-            deaths = Deaths(log, run_folder.path, self._recipe.recovery.layer)
+            monitored = ft_launcher_settings(self._recipe.recovery)
+            silence = monitored.rank_heartbeat_timeout.total_seconds() if monitored else 0.0
+            deaths = Deaths(log, run_folder.path, self._recipe.recovery.layer, silence)
             follow = _follow(log) if self._verbose else None
             over_at: float | None = None
             stop_at = strays_at = 0.0

@@ -17,6 +17,7 @@ from types import FrameType
 from runner.errors import ExitCode, RunError
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.launch.outcome import DECISIVE, TIMED_OUT, Outcome, write_outcome
+from runner.launch.silence import waits_for_peers
 from runner.recovery.life import ProcessLife
 
 
@@ -62,9 +63,6 @@ def lost_a_peer(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and bool(_LOST_PEER.search(text) or TIMED_OUT.search(text))
 
 
-_WAITING = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/runner/train/metrics.py")
-
-
 @dataclass(frozen=True)
 class Sight:
     """What all threads of this process were doing at one moment.
@@ -92,13 +90,11 @@ class Sight:
         )
         frame: FrameType | None = frames.get(threading.main_thread().ident or 0)
         place = f"{_file(frame)}:{frame.f_lineno} in {frame.f_code.co_name}" if frame is not None else ""
-        waits = False
-        while frame is not None and not waits:
-            waits = any(part in _file(frame) for part in _WAITING)
-            if "/torch/" not in _file(frame):  # the caller of torch: what is further out did not wait itself
-                break
+        files = []
+        while frame is not None:
+            files.append(_file(frame))
             frame = frame.f_back
-        return cls(stacks, place, waits)
+        return cls(stacks, place, waits_for_peers(files))
 
 
 def _file(frame: FrameType) -> str:

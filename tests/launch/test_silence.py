@@ -1,0 +1,35 @@
+"""Of several silent ranks, the one that does not wait for the others is the one that hangs."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from runner.launch.silence import hung_ranks
+
+WAITS = """Timeout (0:00:09)!
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+
+Thread 0x00007f02 (most recent call first):
+  File "/site-packages/torch/_ops.py", line 1279 in __call__
+  File "/site-packages/torch/distributed/_functional_collectives.py", line 142 in wait_tensor
+  File "/site-packages/runner/train/loop.py", line 83 in run
+"""
+HANGS = WAITS.replace(
+    '  File "/site-packages/torch/_ops.py", line 1279 in __call__\n'
+    '  File "/site-packages/torch/distributed/_functional_collectives.py", line 142 in wait_tensor\n',
+    '  File "/site-packages/runner/faults/injector.py", line 131 in _native_hang\n',
+)
+
+
+def test_hung_rank_is_told_from_waiting_ones(tmp_path):
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    (folder / "silent-rank00000-1.txt").write_text(HANGS)
+    (folder / "silent-rank00001-1.txt").write_text(WAITS)
+    (folder / "silent-rank00002-1.txt").write_text("")
+    old = folder / "silent-rank00003-1.txt"
+    old.write_text(HANGS)
+    os.utime(old, (time.time() - 100, time.time() - 100))
+    assert [silent.rank for silent in hung_ranks(tmp_path, within=30)] == [0]
