@@ -3,7 +3,6 @@ key that is dropped without a word. Besides, the quick check and the pydantic mo
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 from pathlib import Path as FilePath
@@ -54,9 +53,11 @@ raw_values = st.one_of(
 letters = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12)
 
 
-@functools.cache
+_folder = tempfile.TemporaryDirectory(prefix="mutants-")  # removed when Python ends
+
+
 def _file() -> FilePath:
-    return FilePath(tempfile.mkdtemp(prefix="mutants-")) / "recipe.yaml"
+    return FilePath(_folder.name) / "recipe.yaml"
 
 
 def check(text: str) -> tuple[LoadedRecipe | None, list[Problem]]:
