@@ -39,7 +39,11 @@ def observed(
     try:
         checkpointer.attach(life, trainer.state)
         checkpointer.restore()
+        while checkpointer._writer is not None and not checkpointer._writer.idle():
+            time.sleep(0.01)  # its start is not what is timed
         while trainer.state.step < until:
+            if trainer.state.step <= 2:
+                began = told = time.monotonic()
             if trainer.state.step == 2 and place.rank == 1 and trouble:
                 undo = _make_trouble(checkpointer, trouble)
             trainer.step(checkpointer)
