@@ -171,9 +171,9 @@ class CheckpointFolder:
             OSError: it cannot be made, or not written.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        probe = self.root / f".probe-{os.getpid()}"
+        probe = self.root / f".probe-{os.uname().nodename}-{os.getpid()}"  # pods count their processes alike
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)
 
     def entries(self) -> list[Entry]:
         """Everything here that is a checkpoint in some state, by step.

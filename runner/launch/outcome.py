@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -74,7 +75,8 @@ def outcome_folder(run_folder: Path) -> Path:
 def write_durably(path: Path, text: str) -> None:
     """Write a file that is either absent or complete, also after a power cut and for readers on other nodes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    # Processes of several pods share the folder, and each pod counts its processes from 1.
+    draft = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}")
     with draft.open("w") as file:
         file.write(text)
         file.flush()

@@ -9,6 +9,7 @@ import pytest
 from recipes_for_tests import tiny
 
 from runner.errors import ExitCode, RunError
+from runner.launch.outcome import write_durably
 from runner.launch.place import find_place, own_rank
 from runner.launch.run_folder import RunFolder
 
@@ -38,3 +39,26 @@ def test_pod_that_is_asked_to_leave_while_it_waits_for_the_leader_ends_as_preemp
     with pytest.raises(RunError, match="asked to stop") as stopped:
         find_place(recipe, say=lambda line: None, stop_requested=lambda: True)
     assert stopped.value.exit_code == ExitCode.PREEMPTED
+
+
+def test_pods_whose_processes_have_the_same_number_write_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pod counts its processes from 1, and all write to the run's folder."""
+    monkeypatch.setattr("os.getpid", lambda: 2)
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            for _ in range(100):
+                write_durably(tmp_path / "run.json", "{}")
+        except OSError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
