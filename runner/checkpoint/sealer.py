@@ -16,6 +16,12 @@ _POLL = 0.002  # seconds; a thread that spins in `Event.synchronize` slows the m
 _MOST_THREADS = 8
 
 
+def hashing_pool(local_world_size: int) -> ThreadPoolExecutor:
+    """Threads for checksums: half of this rank's share of the cores, and no more than memory can feed."""
+    share = (os.cpu_count() or 1) // local_world_size // 2
+    return ThreadPoolExecutor(max(1, min(_MOST_THREADS, share)), thread_name_prefix="seal")
+
+
 class Sealer(threading.Thread):
     """A thread that waits for a copy, takes its checksum, and reports it.
 
@@ -33,8 +39,7 @@ class Sealer(threading.Thread):
         self._running: int | None = None
         self._changed = threading.Condition()
         self._stopped = False
-        share = (os.cpu_count() or 1) // local_world_size // 2
-        self._pool = ThreadPoolExecutor(max(1, min(_MOST_THREADS, share)), thread_name_prefix="seal")
+        self._pool = hashing_pool(local_world_size)
         self.start()
 
     @property

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +23,8 @@ import torch
 
 from runner.checkpoint.arena import Arena
 from runner.checkpoint.layout import Layout, local_tensor
-from runner.checkpoint.sealer import Sealer
+from runner.checkpoint.pinning import PinnedPages
+from runner.checkpoint.sealer import Sealer, hashing_pool
 from runner.checkpoint.writer import view
 from runner.errors import RunError
 from runner.train.ports import TrainState
@@ -75,40 +75,23 @@ class Staging:
         self._frozen = False
         self._state: TrainState | None = None
         self._successors = successors
+        self._recover(successors, local_world_size)
         if self._cuda:
-            self._pin()
             self._stream = torch.cuda.Stream(device)
-        for buffer in self.buffers:
-            note = arena.read_note(buffer.index) if arena.recovered and successors else None
-            if note is None or arena.checksum(buffer.index) != note["checksum"]:
-                arena.write_note(buffer.index, None)
-            else:
-                buffer.step, buffer.data = note["step"], note["data"]
-                buffer.checksum, buffer.valid = note["checksum"], True
+            newest = self.newest()
+            self._pages = PinnedPages(arena, first=newest.index if newest is not None else 0)
         self._sealer = Sealer(arena, local_world_size, self._sealed) if self._cuda and successors else None
 
-    def _pin(self) -> None:
-        """Page-lock the buffers, side by side: most of the time goes into making the pages."""
-        whole = torch.frombuffer(self.arena.memory, dtype=torch.uint8)
-        size = self.arena.buffer_stride
-        starts = [whole.data_ptr() + self.arena.buffer_start(b.index) for b in self.buffers]
-        runtime = torch.cuda.cudart()
-        with ThreadPoolExecutor(len(starts)) as pool:
-            answers = list(pool.map(lambda start: runtime.cudaHostRegister(start, size, 0), starts))
-        self._pinned = [
-            s for s, answer in zip(starts, answers, strict=True) if answer == runtime.cudaError.success
-        ]
-        if len(self._pinned) < len(starts):
-            self._unpin()
-            raise RunError(
-                f"checkpoint: {len(starts)} x {size} bytes of host memory cannot be pinned (cudaHostRegister: "
-                f"{answers}); raise the container's memory limit or its locked-memory limit (ulimit -l)"
-            )
-
-    def _unpin(self) -> None:
-        for start in self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(start)
-        self._pinned = []
+    def _recover(self, successors: bool, local_world_size: int) -> None:
+        """Take over what a predecessor left, where its checksums hold."""
+        with hashing_pool(local_world_size) as pool:
+            for buffer in self.buffers:
+                note = self.arena.read_note(buffer.index) if self.arena.recovered and successors else None
+                if note is None or self.arena.checksum(buffer.index, pool) != note["checksum"]:
+                    self.arena.write_note(buffer.index, None)
+                else:
+                    buffer.step, buffer.data = note["step"], note["data"]
+                    buffer.checksum, buffer.valid = note["checksum"], True
 
     # --- life cycle
 
@@ -146,7 +129,7 @@ class Staging:
             self._sealer.stop()
         if self._cuda:
             self._stream.synchronize()
-            self._unpin()
+            self._pages.release()
 
     # --- snapshots
 
@@ -195,6 +178,7 @@ class Staging:
                 buffer.checksum = self.arena.checksum(buffer.index)
             self._pending = buffer
             return
+        self._pages.wait(buffer.index)
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
             mutable = [name for name in self._names if name in state.forward_mutable]
@@ -266,6 +250,8 @@ class Staging:
     def restore(self, buffer: Buffer) -> None:
         """Copy a buffer into the live tensors; newer content that not all ranks have is forgotten."""
         assert self._state is not None
+        if self._cuda:
+            self._pages.wait(buffer.index)
         places = dict(zip(self._names, self._views[buffer.index], strict=True))
         with torch.no_grad():
             torch._foreach_copy_(
