@@ -266,7 +266,7 @@ def _faults(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     loaded = _load(args)
-    from runner.checkpoint.export import export
+    from runner.train.export import export
 
     return export(loaded.recipe, args.export, args.output)
 

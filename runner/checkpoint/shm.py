@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 from pathlib import Path
@@ -27,9 +28,19 @@ def arena_path(run_id: str, rank: int) -> Path:
     return SHARED_MEMORY / f"nvrx-{_clean(run_id)}-arena-{rank}"
 
 
-def remove_arenas(run_id: str) -> list[Path]:
+def name_semaphores(run_id: str) -> None:
+    """Have this process and its children name their semaphores after the run.
+
+    Queues to a spawned process use named semaphores, which stay in shared memory where the process and its resource
+    tracker are killed; under a name of ours they can be told from everybody else's.
+    """
+    multiprocessing.current_process()._config["semprefix"] = f"/nvrx-{_clean(run_id)}"  # type: ignore[attr-defined]
+
+
+def remove_leftovers(run_id: str) -> list[Path]:
     """Remove what ranks of this run left in shared memory on this node; returns what was removed."""
-    ours = re.compile(rf"nvrx-{re.escape(_clean(run_id))}-arena-\d+")
+    name = re.escape(_clean(run_id))
+    ours = re.compile(rf"nvrx-{name}-arena-\d+|sem\.nvrx-{name}-\w+")
     removed: list[Path] = []
     if not SHARED_MEMORY.is_dir():
         return removed

@@ -16,6 +16,7 @@ from runner.launch.control import WORKER
 from runner.launch.process import children_by_parent, descendants, die_with_parent
 
 _POLL = 0.02
+_TRACKER_PATIENCE = 3.0  # seconds
 
 
 def start(
@@ -55,18 +56,30 @@ def start(
 def kill_descendants(bound: float = 15.0) -> list[int]:
     """Kill and reap everything below this process, which must be a sub-reaper. Returns what is left after `bound` s.
 
-    Processes are killed again and again until none is found: one may be started by another in between.
+    Processes are killed again and again until none is found: one may be started by another in between. A resource
+    tracker of multiprocessing ends by itself once those that it tracks for have gone, and cleans up after them: it is
+    killed only where it does not.
     """
-    deadline = time.monotonic() + bound
+    began = time.monotonic()
     while True:
         reap_orphans(None)
         living = descendants(os.getpid())
-        if not living or time.monotonic() > deadline:
+        passed = time.monotonic() - began
+        if not living or passed > bound:
             return living
         for pid in living:
+            if passed < _TRACKER_PATIENCE and _is_resource_tracker(pid):
+                continue
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL)
+
+
+def _is_resource_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def reap_orphans(own: subprocess.Popen[bytes] | None, *others: subprocess.Popen[bytes]) -> None:

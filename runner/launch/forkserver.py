@@ -131,12 +131,16 @@ class ForkServer:
             client.close()
 
     def _client_gone(self, pid: int) -> None:
-        """The launcher has killed the client: the worker goes the same way, its children included."""
+        """The launcher has killed the client: the worker goes the same way.
+
+        Its children follow by themselves. To kill its whole group would take multiprocessing's resource tracker along,
+        which is about to remove the worker's semaphores.
+        """
         client = self._clients.pop(pid)
         self._selector.unregister(client)
         client.close()
         with contextlib.suppress(ProcessLookupError):  # it may have ended in the same moment
-            os.killpg(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 def _send(client: socket.socket, message: dict[str, int]) -> None:

@@ -85,7 +85,7 @@ class Session:
     def _launch(self, run_folder: RunFolder) -> int:
         recipe_path = run_folder.write_recipe()
         argv = self._place.argv(self._recipe, recipe_path)
-        _remove_arenas(run_folder.run_id)  # of a launch whose machine was switched off
+        _remove_leftovers(run_folder.run_id)  # of a launch whose machine was switched off
         outcomes = OutcomeReader(run_folder.path, f"node{self._place.node_rank}-{os.getpid()}")
         ledger = LedgerWriter(run_folder.path, rank=-1, life=f"launch-{self._began:.0f}")
         ledger.record(LaunchStarted(argv, self._recipe.recovery.layer, _versions()))
@@ -99,7 +99,7 @@ class Session:
             verdict = Verdict(int(error.exit_code), str(error))
         finally:
             self._watch.left_over = children.kill_descendants()
-            _remove_arenas(run_folder.run_id)
+            _remove_leftovers(run_folder.run_id)
             outcomes.close()
             ledger.record(LaunchEnded(verdict.exit_code))
             ledger.close()
@@ -249,10 +249,10 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _remove_arenas(run_id: str) -> None:
-    from runner.checkpoint.shm import remove_arenas
+def _remove_leftovers(run_id: str) -> None:
+    from runner.checkpoint.shm import remove_leftovers
 
-    remove_arenas(run_id)
+    remove_leftovers(run_id)
 
 
 def _follow(path: Path) -> Callable[[], None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from runner.checkpoint.manager import build_checkpointer
+from runner.checkpoint.shm import current_run_id, name_semaphores
 from runner.errors import InputError
 from runner.faults.injector import FaultingLedger, ScheduledFaults
 from runner.launch.control import Control
@@ -45,6 +46,7 @@ def work(recipe_path: Path) -> int:
     """
     recipe = read_resolved(recipe_path)
     rank = int(os.environ["RANK"])
+    name_semaphores(current_run_id(recipe.name))
     take_terminal(rank)
     log = configure(recipe.output, recipe.run_folder, rank)
     writer = LedgerWriter(recipe.run_folder, rank=rank, life="")

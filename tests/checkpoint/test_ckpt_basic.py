@@ -10,7 +10,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from ckpt_world import World, arenas, attempt, digest, named, train
 
-from runner.checkpoint.shm import remove_arenas
+from runner.checkpoint.shm import remove_leftovers
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_another_models_checkpoints_are_refused_in_words(two: World, tmp_path: P
         assert result["code"] == 2
         assert "written for another model" in result["error"]
         assert "model.inner.0.bias is ['float32', [13]] there and ['float32', [16]]" in result["error"]
-    remove_arenas(named("other"))
+    remove_leftovers(named("other"))
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
 

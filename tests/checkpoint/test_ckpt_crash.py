@@ -12,7 +12,7 @@ import pytest
 from ckpt_world import Rank, Recorder, Trainer, World, digest, manager, named, train
 
 from runner.checkpoint.folder import CheckpointFolder
-from runner.checkpoint.shm import remove_arenas
+from runner.checkpoint.shm import remove_leftovers
 
 
 def train_with_pauses(
@@ -67,7 +67,7 @@ def crash(folder: Path, mode: str, kills: int, until: int) -> tuple[list[int], s
             if number == kills:
                 results = world.results(120)
                 assert results[0]["last"] == results[1]["last"]
-                remove_arenas(named(run_id))
+                remove_leftovers(named(run_id))
                 return resumed, results[0]["last"]
             time.sleep(chance.random() * (0.6 if mode == "sync" or number % 3 == 0 else 5.0))
             children = [c for p in world.processes for c in psutil.Process(p.pid).children(recursive=True)]
@@ -78,7 +78,7 @@ def crash(folder: Path, mode: str, kills: int, until: int) -> tuple[list[int], s
             assert not alive, f"outlived their rank: {alive}"
             floor = newest_commit(folder)
         if chance.random() < 0.5:  # half of the time the node is lost too: only storage is left
-            remove_arenas(named(run_id))
+            remove_leftovers(named(run_id))
     raise AssertionError("not reached")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ckpt_world import World, attempt, named, train
 
-from runner.checkpoint.shm import remove_arenas
+from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode
 
 
@@ -86,7 +86,7 @@ def test_where_none_loads_the_run_stops_and_overwrites_nothing(
             assert result["code"] == ExitCode.NO_LOADABLE_CHECKPOINT
             assert "step-2.damaged-1" in result["error"] and "step-4.damaged-1" in result["error"]
     assert sorted(path.name for path in folder.iterdir()) == ["step-2.damaged-1", "step-4.damaged-1"]
-    remove_arenas(named("none"))
+    remove_leftovers(named("none"))
 
 
 class Trap:

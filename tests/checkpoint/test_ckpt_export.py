@@ -11,10 +11,10 @@ import torch.distributed.checkpoint as dcp
 from ckpt_world import Rank, Recorder, World, manager
 from torch.distributed.fsdp import fully_shard
 
-from runner.checkpoint import export as export_module
-from runner.checkpoint.export import export
 from runner.errors import InputError
 from runner.recipe.load import load_recipe
+from runner.train import export as export_module
+from runner.train.export import export
 from runner.train.ports import TrainState
 
 RECIPE = """

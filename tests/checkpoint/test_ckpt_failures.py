@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ckpt_world import Rank, Recorder, Trainer, World, attempt, manager, named
 
-from runner.checkpoint.shm import remove_arenas
+from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode, RunError
 from runner.ledger.events import SaveCommitted, SaveFailed
 
@@ -57,7 +57,7 @@ def observed(
         if undo is not None:
             undo.join()
         checkpointer.close()
-        remove_arenas(named(run_id))
+        remove_leftovers(named(run_id))
     return {
         "error": error,
         "seconds": told - began,
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(
     for result in two.run(attempt, folder=str(small_disk / place), run_id="bad", until=3, mode="sync"):
         assert result["code"] == ExitCode.BAD_RECIPE
         assert result["error"].startswith("checkpoint.folder: ") and str(small_disk) in result["error"]
-    remove_arenas(named("bad"))
+    remove_leftovers(named("bad"))
 
 
 def test_a_missing_folder_is_made(two: World, tmp_path: Path) -> None:

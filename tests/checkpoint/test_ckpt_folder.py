@@ -13,7 +13,7 @@ import pytest
 from runner.checkpoint import folder as folder_module
 from runner.checkpoint.folder import CheckpointFolder, CommitRecord, Damaged, read_record, write_record
 from runner.checkpoint.listing import list_checkpoints
-from runner.checkpoint.shm import remove_arenas
+from runner.checkpoint.shm import remove_leftovers
 from runner.recipe.checkpoint import CheckpointSection
 from runner.recipe.recipe import Recipe
 
@@ -124,7 +124,7 @@ def test_only_the_arenas_of_that_run_are_removed() -> None:
     try:
         for path in (mine, other):
             path.touch()
-        assert remove_arenas("unit-x") == [mine]
+        assert remove_leftovers("unit-x") == [mine]
         assert other.exists()
     finally:
         for path in (mine, other):

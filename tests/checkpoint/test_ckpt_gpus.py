@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ckpt_world import Rank, Recorder, TestLife, World, named, section
 
 from runner.checkpoint.manager import Manager
-from runner.checkpoint.shm import remove_arenas
+from runner.checkpoint.shm import remove_leftovers
 from runner.train.ports import TrainState
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -116,7 +116,7 @@ def run_ahead(place: Rank, folder: str, run_id: str, freeze: bool) -> dict[str, 
         job.step(checkpointer)
     last = job.values()
     checkpointer.close()
-    remove_arenas(named(run_id))
+    remove_leftovers(named(run_id))
     return {
         "stuck": stuck, "completed": completed, "steps": steps, "from": came_from, "restored": restored, "last": last,
     }  # fmt: skip

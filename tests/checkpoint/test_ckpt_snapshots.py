@@ -12,7 +12,7 @@ import pytest
 from ckpt_world import Rank, Recorder, Trainer, World, arenas, digest, manager, named, train
 
 from runner.checkpoint import manager as manager_module
-from runner.checkpoint.shm import SHARED_MEMORY, remove_arenas
+from runner.checkpoint.shm import SHARED_MEMORY, remove_leftovers
 from runner.checkpoint.staging import Staging
 
 
@@ -114,7 +114,7 @@ def queued_behind_an_abort(place: Rank, folder: str, run_id: str, freeze: bool) 
     life.abort()
     *_, checkpointer, came_from = begin(place, folder, run_id, in_process=True, checkpointer=checkpointer)
     checkpointer.close()
-    remove_arenas(named(run_id))
+    remove_leftovers(named(run_id))
     return came_from
 
 
@@ -138,7 +138,7 @@ def rejected(place: Rank, folder: str, run_id: str) -> tuple[int, str]:
     life.abort()
     *_, checkpointer, came_from = begin(place, folder, run_id, in_process=True, checkpointer=checkpointer)
     checkpointer.close()
-    remove_arenas(named(run_id))
+    remove_leftovers(named(run_id))
     return came_from
 
 
@@ -267,7 +267,7 @@ def test_another_world_size_does_not_use_the_snapshots(tmp_path: Path, undisturb
     assert [name.rsplit("-", 1)[1] for name in arenas("size")] == [
         "1"
     ]  # nobody's any more: the supervisor's to remove
-    assert [path.name for path in remove_arenas(named("size"))] and arenas("size") == []
+    assert [path.name for path in remove_leftovers(named("size"))] and arenas("size") == []
 
 
 def train_without_shared_memory(place: Rank, shm: str, **arguments: Any) -> dict[str, Any]:

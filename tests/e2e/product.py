@@ -152,5 +152,5 @@ def left_behind(run_folder: Path) -> list[str]:
             processes.append(f"{process.pid} {' '.join(words)}")
     marker = run_folder / "run.json"
     run_id = json.loads(marker.read_text())["run_id"] if marker.exists() else None
-    shared = [str(path) for path in Path("/dev/shm").glob(f"nvrx-{run_id}*")] if run_id else []
+    shared = [str(path) for path in Path("/dev/shm").glob(f"*nvrx-{run_id}*")] if run_id else []
     return processes + shared
