@@ -11,7 +11,6 @@ set last, and a checksum covers it.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -32,7 +31,7 @@ PAGE = 4096
 _PART = 32 << 20  # bytes of a buffer that one thread checksums at a time
 NOTE_BYTES = 256 << 10  # a note holds the state of a streaming dataset too
 _FRAME = struct.Struct("<QQ")
-_RESERVERS = 4  # threads; the kernel clears pages at a few GB/s a thread
+_PAGE_MAKERS = 4  # threads; the kernel clears pages at a few GB/s a thread
 _POPULATE_WRITE = 23  # madvise(2); Python names it only from 3.14 on
 _LOCK_PATIENCE = 10.0  # seconds: a rank that was killed lets go of its arena at once
 
@@ -93,6 +92,14 @@ class Arena:
         """The bytes of one buffer, writable."""
         start = self.buffer_start(index)
         return memoryview(self.memory)[start : start + self.purpose.buffer_bytes]
+
+    def make_buffer(self, index: int) -> None:
+        """Make a buffer's pages, where they do not exist yet.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
+        _make_pages(self._fd, self.memory, self.buffer_start(index), self.buffer_start(index + 1))
 
     def _frame(self, start: int, capacity: int, value: Any) -> None:
         payload = zlib.compress(json.dumps(value).encode(), 1) if value is not None else b""
@@ -168,35 +175,46 @@ def _lock(fd: int) -> bool:
         time.sleep(0.05)
 
 
-def _reserve(fd: int, size: int) -> None:
-    """Make every page of a file in memory, several threads at once; short memory shows here, not as a SIGBUS later.
+def _make_room(fd: int, size: int) -> None:
+    """Give a file in memory its size, where there is room for it.
 
     Raises:
-        OSError: there is not enough.
+        OSError: there is not.
     """
     os.ftruncate(fd, size)
     room = os.fstatvfs(fd)
     if room.f_blocks > 0 and room.f_bavail * room.f_frsize < size:  # a memfd's file system states no size
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with contextlib.closing(mmap.mmap(fd, size)) as pages, ThreadPoolExecutor(_RESERVERS) as pool:
-        start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
-        def populate(offset: int) -> int:
-            length = min(_PART, size - offset)
-            return ctypes.get_errno() if libc.madvise(start + offset, length, _POPULATE_WRITE) else 0
 
-        failures = set(pool.map(populate, range(0, size, _PART))) - {0}
+def _make_pages(fd: int, mapping: mmap.mmap, begin: int, end: int) -> None:
+    """Have the kernel make the pages of a range now, in several threads: short memory shows here, not as a SIGBUS.
+
+    Raises:
+        OSError: there is not enough.
+    """
+    start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+    def make(offset: int) -> int:
+        length = min(_PART, end - offset)
+        return ctypes.get_errno() if libc.madvise(start + offset, length, _POPULATE_WRITE) else 0
+
+    with ThreadPoolExecutor(_PAGE_MAKERS) as pool:
+        failures = set(pool.map(make, range(begin, end, _PART))) - {0}
     if errno.EINVAL in failures:  # a kernel before 5.14
-        os.posix_fallocate(fd, 0, size)
+        os.posix_fallocate(fd, begin, end - begin)
     elif failures:
         number = failures.pop()
         raise OSError(number, os.strerror(number))
 
 
-def open_arena(path: Path, purpose: Purpose) -> Arena:
-    """Find a predecessor's arena, or make a new one with every page reserved.
+def open_arena(path: Path, purpose: Purpose, *, first_only: bool = False) -> Arena:
+    """Find a predecessor's arena, or make a new one.
+
+    Args:
+        first_only: make only the first buffer's pages; `make_buffer` makes the others'.
 
     Raises:
         ArenaError: no shared memory there, too little of it, or a living process holds the arena.
@@ -215,7 +233,8 @@ def open_arena(path: Path, purpose: Purpose) -> Arena:
             if arena._unframe(0, PAGE) == asdict(purpose):
                 return arena
         os.ftruncate(fd, 0)
-        _reserve(fd, size)
+        _make_room(fd, size)
+        return _new(fd, str(path), purpose, first_only)
     except OSError as error:
         os.close(fd)
         path.unlink(missing_ok=True)
@@ -223,12 +242,16 @@ def open_arena(path: Path, purpose: Purpose) -> Arena:
     except ArenaError:
         os.close(fd)
         raise
-    arena = Arena(fd, str(path), purpose, recovered=False)
+
+
+def _new(fd: int, path: str, purpose: Purpose, first_only: bool) -> Arena:
+    arena = Arena(fd, path, purpose, recovered=False)
+    _make_pages(fd, arena.memory, 0, arena.buffer_start(1 if first_only else purpose.buffers))
     arena._frame(0, PAGE, asdict(purpose))
     return arena
 
 
-def private_arena(purpose: Purpose) -> Arena:
+def private_arena(purpose: Purpose, *, first_only: bool = False) -> Arena:
     """An arena without a name: the writer process reaches it through this process, a successor does not.
 
     Raises:
@@ -236,13 +259,11 @@ def private_arena(purpose: Purpose) -> Arena:
     """
     fd = os.memfd_create("nvrx-arena", os.MFD_CLOEXEC)
     try:
-        _reserve(fd, Arena.size_for(purpose))
+        _make_room(fd, Arena.size_for(purpose))
+        return _new(fd, f"/proc/{os.getpid()}/fd/{fd}", purpose, first_only)
     except OSError as error:
         os.close(fd)
         raise ArenaError(f"{Arena.size_for(purpose)} bytes of memory: {error.strerror}") from error
-    arena = Arena(fd, f"/proc/{os.getpid()}/fd/{fd}", purpose, recovered=False)
-    arena._frame(0, PAGE, asdict(purpose))
-    return arena
 
 
 def attach_arena(path: str) -> Arena:

@@ -556,15 +556,16 @@ class Manager:
                 self._writer = None
                 self._leftover = None
             self._drop_staging(remove=True)
+        one_by_one = self._device.type == "cuda"  # where the buffers are page-locked beside training
         try:
-            self._arena = open_arena(arena_path(self._run_id, life.rank), purpose)
+            self._arena = open_arena(arena_path(self._run_id, life.rank), purpose, first_only=one_by_one)
         except ArenaError as error:
             self._log.warning(
                 "snapshots are private to this process", reason=str(error), remedy="enlarge /dev/shm",
                 effect="a respawned worker loads from storage",
             )  # fmt: skip
             try:
-                self._arena = private_arena(purpose)
+                self._arena = private_arena(purpose, first_only=one_by_one)
             except ArenaError as shortage:
                 raise RunError(f"checkpoint: staging buffers: {shortage}") from shortage
         self._staging = Staging(

@@ -15,14 +15,15 @@ _PATIENCE = 120.0  # seconds for one buffer; a GB takes a tenth of a second
 
 
 class PinnedPages:
-    """Page-locks the buffers of an arena one by one, in a thread: what is needed first is there first.
+    """Makes and page-locks the buffers of an arena one by one, in a thread: what is needed first is there first.
 
     Args:
-        arena: the buffers, whose pages exist already.
+        arena: the buffers; the pages of those after the first need not exist yet.
         first: index of the buffer that is needed first.
     """
 
     def __init__(self, arena: Arena, *, first: int) -> None:
+        self._arena = arena
         count = arena.purpose.buffers
         self._size = arena.buffer_stride
         whole = torch.frombuffer(arena.memory, dtype=torch.uint8)
@@ -64,6 +65,11 @@ class PinnedPages:
         runtime = torch.cuda.cudart()
         for index in order:
             if self._stopped:
+                return
+            try:
+                self._arena.make_buffer(index)
+            except OSError as error:
+                self._problem = f"making its pages: {error.strerror}"
                 return
             answer = runtime.cudaHostRegister(self._starts[index], self._size, 0)
             if answer != runtime.cudaError.success:

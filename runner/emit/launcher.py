@@ -173,8 +173,11 @@ def launcher_env(recipe: Recipe) -> dict[str, str]:
             "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",  # an aborted collective must not end the process
             "NCCL_NVLS_ENABLE": "0",  # NVLink SHARP groups do not survive an abort
             "TORCH_CPP_LOG_LEVEL": "error",
-            "CUDA_MODULE_LOADING": "EAGER",  # a kernel first used behind a stuck collective would block the abort
         }
+        if ft_launcher(recipe) is None:
+            # A kernel first used behind a stuck collective would block the abort. Loading all of them at the start
+            # takes seconds; under ft_launcher, which ends such a rank all the same, every respawn would pay them.
+            env["CUDA_MODULE_LOADING"] = "EAGER"
     return env
 
 
