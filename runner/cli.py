@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `nvrx-run`; returns the exit code."""
     parser = _parser()
     args = parser.parse_intermixed_args(argv)
-    action = args.action or ("export" if args.export else "run")
+    action = args.action or ("export" if args.export is not None else "run")
     if action == "emit-schema":
         if args.recipes:
             parser.error("--emit-schema takes no recipe")

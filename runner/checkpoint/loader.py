@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -65,9 +66,10 @@ def load(
             expected = file["xxh3_128"] if mine else None
             jobs.append((folder / file["name"], file["size"], pieces.get(index, []), expected))
     jobs.sort(key=lambda job: -job[1])
+    stop = threading.Event()
     pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="load")
     try:
-        running = [pool.submit(_read_file, *job) for job in jobs]
+        running = [pool.submit(_read_file, *job, stop) for job in jobs]
         waiting = set(running)
         while waiting:
             done, waiting = wait(waiting, timeout=_BEAT, return_when=FIRST_EXCEPTION)
@@ -75,7 +77,9 @@ def load(
                 future.result()
             beat()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # A thread that went on would write into memory that is filled from another checkpoint next.
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _verifier(name: str, world_size: int) -> int:
@@ -158,8 +162,13 @@ def _is_run(extent: list[int], sizes: list[int]) -> bool:
     return True
 
 
-def _read_file(path: Path, size: int, pieces: list[_Piece], expected: str | None) -> None:
-    """One pass over a file; all of it where `expected` (its xxh3_128) is to be compared, else the pieces only."""
+def _read_file(
+    path: Path, size: int, pieces: list[_Piece], expected: str | None, stop: threading.Event
+) -> None:
+    """One pass over a file; all of it where `expected` (its xxh3_128) is to be compared, else the pieces only.
+
+    Ends early, with nothing said, once `stop` is set: the load has failed elsewhere.
+    """
     digest = xxhash.xxh3_128() if expected is not None else None
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -167,6 +176,8 @@ def _read_file(path: Path, size: int, pieces: list[_Piece], expected: str | None
             sorted(pieces, key=lambda p: p.start), size, everything=digest is not None
         ):
             for offset in range(0, len(target), _CHUNK):
+                if stop.is_set():
+                    return
                 chunk = target[offset : offset + _CHUNK]
                 _read_exactly(fd, chunk, start + offset, path)
                 if digest is not None:

@@ -165,8 +165,9 @@ class Manager:
         """Nothing that is not valid now becomes valid, nothing is committed any more in this life."""
         if self._staging is not None:
             self._staging.freeze()
-        if self._job is not None:
-            self._job.abandon()
+        job = self._job  # the main thread may take it away meanwhile
+        if job is not None:
+            job.abandon()
 
     def reject(self) -> None:
         """The last update was bad: the snapshot and the save that it would have become are forgotten."""

@@ -164,6 +164,9 @@ def launcher_env(recipe: Recipe) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        # torch's stores look up the name of every peer that connects, in the one thread that serves them all: a lost
+        # packet to the resolver must not stop a restart for its usual 5 s.
+        "RES_OPTIONS": "timeout:1 attempts:3",
         "TORCH_FR_BUFFER_SIZE": "2000",  # what the flight recorder keeps for the post-mortem of a stuck collective
     }
     if cluster.nodes > 1:

@@ -21,6 +21,7 @@ import contextlib
 import gc
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -80,7 +81,9 @@ class ForkServer:
     def _accept(self) -> Request | None:
         client, _ = self._listener.accept()
         message, descriptors, _, _ = socket.recv_fds(client, _LARGEST_REQUEST, 3)
-        if len(descriptors) != 3:  # a client that died between connecting and asking
+        if len(descriptors) != 3 or _hung_up(
+            client
+        ):  # a client that died, or gave up waiting for the imports
             for descriptor in descriptors:
                 os.close(descriptor)
             client.close()
@@ -136,11 +139,19 @@ class ForkServer:
         Its children follow by themselves. To kill its whole group would take multiprocessing's resource tracker along,
         which is about to remove the worker's semaphores.
         """
-        client = self._clients.pop(pid)
+        client = self._clients.pop(pid, None)
+        if client is None:  # its worker's end was seen in the same round
+            return
         self._selector.unregister(client)
         client.close()
         with contextlib.suppress(ProcessLookupError):  # it may have ended in the same moment
             os.kill(pid, signal.SIGKILL)
+
+
+def _hung_up(client: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(client, select.POLLHUP)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 def _send(client: socket.socket, message: dict[str, int]) -> None:
@@ -183,6 +194,7 @@ def run_as_client(path: str, fall_back: Callable[[], int], *, patience: float = 
         for number in _FORWARDED:
             signal.signal(number, signal.SIG_DFL)
         waited = time.monotonic() - began
+        server.close()  # a request that was sent and not yet read must not be served after all
         sys.stderr.write(f"nvrx-worker: the fork server at {path} does not answer ({error}, {waited:.1f} s); "
                          "starting without it\n")  # fmt: skip
         return fall_back()

@@ -249,9 +249,8 @@ class InprocessLayer:
         silent, sight = time.monotonic() - life.last_sign, Sight.now()
         hung = silent > 0.8 * self.settings.soft_timeout.total_seconds() and not sight.waits_for_peers
         reason = f"no progress for {silent:.1f}s" if hung else "a fault on another rank"
-        if not life.over:
+        if life.end(reason):
             self.setup.coroner.interrupted(life, reason, sight, hung=hung)
-            life.end(reason)
         if self.setup.gpus:
             self.setup.coroner.flight_recorder(life.attempt, life.rank)
 

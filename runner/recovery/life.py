@@ -133,8 +133,12 @@ class ProcessLife:
         return contextlib.nullcontext()
 
     def on_abort(self, hook: Callable[[], None]) -> None:
-        """Run `hook` when a fault ends this life, before collectives are aborted."""
-        self._hooks.append(hook)
+        """Run `hook` when a fault ends this life, before collectives are aborted; at once where one has already."""
+        with self._over_lock:
+            if not self._over.is_set():
+                self._hooks.append(hook)
+                return
+        hook()
 
     @property
     def over(self) -> bool:
@@ -147,14 +151,16 @@ class ProcessLife:
         Raises:
             Exception: what a hook raised, after all others have run.
         """
-        with self._over_lock:
+        with (
+            self._over_lock
+        ):  # whoever comes second returns only when the hooks have run: an abort may follow
             if self._over.is_set():
                 return False
             self._over.set()
+            with contextlib.ExitStack() as stack:
+                for hook in reversed(self._hooks):
+                    stack.callback(hook)
         self._ledger.record(FaultSeen(layer=self.layer, reason=reason))
-        with contextlib.ExitStack() as stack:
-            for hook in reversed(self._hooks):
-                stack.callback(hook)
         return True
 
     def cut(self, *, gloo: bool) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "recovery"))
 
+from leftovers import processes_of
 from tinylab import make_scripts, recipe_text
 
 from runner.launch.process import descendants
@@ -84,19 +86,3 @@ def supervised(tmp_path: Path):
     for item in started:
         item.wait(timeout=20)
     assert processes_of(tmp_path) == [], "processes are left behind"
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Command lines of living processes whose environment or arguments name the folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        if int(path.name) == os.getpid():
-            continue
-        try:
-            command = (path / "cmdline").read_bytes()
-            text = command + (path / "environ").read_bytes() + str((path / "cwd").readlink()).encode()
-        except OSError:
-            continue
-        if str(folder).encode() in text:
-            found.append(command.replace(b"\0", b" ").decode())
-    return found

@@ -180,7 +180,7 @@ def test_nothing_survives_the_killed_supervisor(supervised, layer):
     run.until((run.run / "fired-3-0-hang").exists)
     os.kill(run.process.pid, signal.SIGKILL)
     run.wait()
-    from conftest import processes_of
+    from leftovers import processes_of
 
     deadline = time.monotonic() + 10
     while processes_of(run.folder) and time.monotonic() < deadline:

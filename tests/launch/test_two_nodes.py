@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import processes_of
+from leftovers import processes_of
 from tinylab import expected, make_scripts, recipe_text
 
 from runner.launch.process import descendants
