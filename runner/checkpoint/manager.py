@@ -239,7 +239,14 @@ class Manager:
                 raise self._failure(outcome)
         if self._failed is not None:
             raise self._failure(self._failed)
-        if self._life.rank == 0:
+        # Rank 0 serves the store: were it gone first, a peer that has not read the last outcome would think it failed.
+        if self._life.rank != 0:
+            self._exchange.put(f"finished/{self._life.rank}", True)
+        else:
+            for peer in range(1, self._life.world_size):
+                self._exchange.wait(
+                    f"finished/{peer}", _MEET_TIMEOUT, f"rank {peer} to see its last save committed"
+                )
             self._folder.sweep()  # what writers of abandoned saves have made since the start
         self._finished = True
 

@@ -13,6 +13,7 @@ written, restored or found by a successor. Three traps (each has a test):
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from runner.checkpoint.arena import Arena
+from runner.checkpoint.arena import Arena, ArenaError
 from runner.checkpoint.layout import Layout, local_tensor
 from runner.checkpoint.pinning import PinnedPages
 from runner.checkpoint.sealer import Sealer, hashing_pool
@@ -306,7 +307,9 @@ class Staging:
         with buffer.lock:
             if buffer.valid and buffer.checksum is not None:
                 note = {"step": buffer.step, "data": buffer.data, "checksum": buffer.checksum}
-                self.arena.write_note(buffer.index, note)
+                # A stream's state may outgrow the note: this process still has it, a successor loads from storage.
+                with contextlib.suppress(ArenaError):
+                    self.arena.write_note(buffer.index, note)
 
     def _drop_pending(self) -> None:
         buffer, self._pending = self._pending, None

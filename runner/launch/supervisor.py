@@ -7,6 +7,7 @@ kills and reaps the rest: launchers, their monitors, workers and checkpoint writ
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -49,8 +50,9 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
             except BaseException:  # noqa: BLE001 - a forked child must not return into its parent's stack
                 traceback.print_exc()
             finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
+                with contextlib.suppress(BrokenPipeError):  # nobody reads any more; the code still counts
+                    sys.stdout.flush()
+                    sys.stderr.flush()
                 os._exit(code)
         return _wait(child, signals)
 

@@ -59,9 +59,16 @@ class _Fork:
             self._stream.write(json.dumps(event, default=str) + "\n")
         except OSError as error:  # a full disk must not end a run that could go on
             sys.stderr.write(f"log line lost: {error}\n")
-        if self._console is None:
-            raise structlog.DropEvent
-        if self._console is not None and name != "debug":
+        if self._console is not None:
             event.pop("rank", None)
-        rendered: str = self._console(logger, name, event)
-        return rendered
+            self._show(self._console(logger, name, event))
+        raise structlog.DropEvent  # all is written by now
+
+    def _show(self, line: str) -> None:
+        """To standard output, for as long as somebody reads it: `| head`, a closed terminal must not end a run."""
+        try:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+        except OSError as error:
+            self._console = None
+            self._stream.write(json.dumps({"event": "standard output is gone", "reason": str(error)}) + "\n")

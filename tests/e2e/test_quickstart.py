@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from product import Run
+from product import NVRX_RUN, Run, left_behind, make_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,3 +46,12 @@ def test_the_table_says_what_it_cost_and_sums_to_100_percent(quickstart: tuple[R
     assert re.search(r"training goodput", output, re.IGNORECASE)
     assert re.search(r"100(\.0+)? ?%", output)
     assert "exception" in output
+
+
+def test_a_run_outlives_whoever_reads_its_output(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    shell = f"{NVRX_RUN} {run.recipe} | head -n 2"
+    subprocess.run(["bash", "-c", shell], check=True, timeout=150, cwd=tmp_path, capture_output=True)
+    assert run.steps_saved() == [4, 8, 12]
+    assert (run.folder / "finished.json").exists()
+    assert left_behind(run.folder) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from runner.errors import InputError, RunError
+from runner.errors import ExitCode, RunError
 from runner.recipe.recipe import Recipe
 from runner.train.data.batches import BatchSource, PackedBatches
 from runner.train.data.packed import PackedTokens, is_prepared, packed_folder, prepare
@@ -46,16 +46,17 @@ class DataPreparation:
         return PackedBatches(self._recipe, self._packed, life.rank, life.world_size)
 
     def _prepare(self, life: Life) -> None:
-        if is_prepared(packed_folder(self._recipe)):
-            return
         if life.rank == 0:
             try:
                 prepare(self._recipe, self.tokenizer)
             except Exception as error:
                 # The others wait for this rank: tell them before it fails alone.
-                life.store.set("data", f"error {error}")
+                code = error.exit_code if isinstance(error, RunError) else ExitCode.CRASHED
+                life.store.set("data", f"{int(code)} {error}")
                 raise
             life.store.set("data", "ready")
+            return
+        if is_prepared(packed_folder(self._recipe)):
             return
         deadline = time.monotonic() + self._timeout.total_seconds()
         while not life.store.check(["data"]):
@@ -67,4 +68,5 @@ class DataPreparation:
             time.sleep(_POLL)
         answer = life.store.get("data").decode()
         if answer != "ready":
-            raise InputError(answer.removeprefix("error "))
+            number, _, message = answer.partition(" ")
+            raise RunError(message, ExitCode(int(number)))
