@@ -42,7 +42,7 @@ GPU, EFA, HUGE = "nvidia.com/gpu", "vpc.amazonaws.com/efa", "hugepages-2Mi"
 DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
 INVALID: dict[str, tuple[dict[str, Any], str]] = {
     # what schemas catch too
-    "env value not a text": (container(env=[{"name": "N", "value": 1}]), f"{C0}.env[16].value"),
+    "env value not a text": (container(env=[{"name": "N", "value": 1}]), f"{C0}.env[17].value"),
     "label not a text": ({"Job": {"metadata": {"labels": {"n": 1}}}}, "Job.metadata.labels.n"),
     "completions as a text": (job(completions="2"), "Job.spec.completions"),
     "unknown field, shallow": (job(completionz=2), "Job.spec.completionz"),
@@ -74,12 +74,12 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "container without a name of its own": (
         pod(containers=[{"name": "trainer", "$patch": "delete"}]), f"{POD}.containers",
     ),
-    "bad env name": (container(env=[{"name": "A B", "value": "c"}]), f"{C0}.env[16].name"),
+    "bad env name": (container(env=[{"name": "A B", "value": "c"}]), f"{C0}.env[17].name"),
     "env with two sources": (
         container(env=[{"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
-        f"{C0}.env[16]",
+        f"{C0}.env[17]",
     ),
-    "literal credential": (container(env=[{"name": "HF_TOKEN", "value": "abc"}]), f"{C0}.env[16].value"),
+    "literal credential": (container(env=[{"name": "HF_TOKEN", "value": "abc"}]), f"{C0}.env[17].value"),
     "credential in an annotation": (
         {"Job": {"metadata": {"annotations": {"a": "hf_" + "x" * 30}}}}, "Job.metadata.annotations.a",
     ),
@@ -191,7 +191,7 @@ def test_invalid_object_is_refused_with_its_path(case: str) -> None:
 
 def test_the_same_objects_without_a_patch_are_accepted() -> None:
     objects = manifest_objects(on_cluster(nodes=2))
-    assert len(objects[-1]["spec"]["template"]["spec"]["containers"][0]["env"]) == 16
+    assert len(objects[-1]["spec"]["template"]["spec"]["containers"][0]["env"]) == 17
 
 
 def test_restricted_level_is_checked_field_by_field() -> None:
