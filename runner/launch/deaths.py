@@ -84,9 +84,9 @@ class Deaths:
                 continue
             death.recorded = True
             sign = death.sign
-            hung = (
-                hung_ranks(self._folder, self._silence) if death.status == "SIGKILL" and self._silence else []
-            )
+            # The launcher kills a silent rank, and says so only when it has taken down the others.
+            killed = death.status in ("SIGKILL", "")
+            hung = hung_ranks(self._folder, self._silence) if killed and self._silence else []
             if hung:
                 death.hung, death.rank = True, hung[0].rank
             record = FaultRecord(

@@ -276,6 +276,7 @@ class Rank:
 
 
 def _serve(rank: int, world_size: int, port: int, world_id: str, pipe: Any) -> None:
+    faulthandler.enable(all_threads=True)  # a crash in native code says where
     faulthandler.register(signal.SIGUSR2)
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))

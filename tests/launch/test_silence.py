@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import time
 
+from runner.faults.records import read_records
+from runner.launch.deaths import Deaths
+from runner.launch.presence import WorkerSign
 from runner.launch.silence import hung_ranks
 
 WAITS = """Timeout (0:00:09)!
@@ -33,3 +36,17 @@ def test_hung_rank_is_told_from_waiting_ones(tmp_path):
     old.write_text(HANGS)
     os.utime(old, (time.time() - 100, time.time() - 100))
     assert [silent.rank for silent in hung_ranks(tmp_path, within=30)] == [0]
+
+
+def test_a_launcher_that_is_late_to_say_how_a_worker_ended_does_not_shift_the_blame(tmp_path):
+    (tmp_path / "faults").mkdir()
+    (tmp_path / "faults" / "silent-rank00000-1.txt").write_text(HANGS)
+    (tmp_path / "faults" / "silent-rank00001-1.txt").write_text(WAITS)
+    log = tmp_path / "launcher.log"
+    log.write_text("")
+    deaths = Deaths(log, tmp_path, "ft_launcher", silence=30)
+    deaths.add(WorkerSign(pid=1, rank=1, local_rank=1, restart=0, attempt="a", step=6), [])
+    deaths.settle(finally_=True)
+    (record,) = read_records(tmp_path)
+    assert (record.kind, record.rank, record.step) == ("hang", 0, 6)
+    assert "_native_hang" in record.stacks
