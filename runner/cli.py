@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner import __version__
-from runner.errors import ExitCode, RunError
+from runner.arguments import Parser
+from runner.errors import ExitCode, InputError, RunError
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
@@ -18,22 +19,14 @@ if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
 
-class _Formatter(argparse.HelpFormatter):
-    """Of a fixed width: to ask the terminal for its own, argparse imports compression libraries at every start."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=110)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nvrx-run",
-        description="Train from a recipe, check it, or emit what a cluster needs to train from it.",
-        epilog="Exit codes: 0 done, 2 bad recipe or arguments; docs/exit-codes.md lists all.",
-        allow_abbrev=False,
-        formatter_class=_Formatter,
+def _parser() -> Parser:
+    parser = Parser(
+        "nvrx-run",
+        "Train from a recipe, check it, or emit what a cluster needs to train from it.",
+        "Exit codes: 0 done, 2 bad recipe or arguments; docs/exit-codes.md lists all.",
     )
-    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="YAML recipe; several with --validate")
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE",
+                        help="YAML recipe; with --validate several, or folders of them")  # fmt: skip
     what = parser.add_mutually_exclusive_group()
     for flag, text in (
         ("--validate", "check recipes: every error of every file, exit 0 or 2"),
@@ -45,11 +38,9 @@ def _parser() -> argparse.ArgumentParser:
         ("--emit-sbatch", "print a Slurm batch script"),
         ("--checkpoints", "list the run's checkpoints"),
         ("--faults", "print the fault schedule"),
+        ("--export", "write a checkpoint for other programs: RECIPE STEP, a number or latest (-o FOLDER)"),
     ):
         what.add_argument(flag, dest="action", action="store_const", const=flag[2:], help=text)
-    what.add_argument(
-        "--export", metavar="STEP", help="write a checkpoint's weights for other programs (-o FOLDER)"
-    )
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
                         help="override a setting, e.g. training.steps=100; may be repeated")  # fmt: skip
     parser.add_argument("--format", choices=("text", "json", "github", "sarif"), default="text",
@@ -60,7 +51,6 @@ def _parser() -> argparse.ArgumentParser:
         "--node-rank", type=int, metavar="N", help="with --emit-command: of which node (default: 0)"
     )
     parser.add_argument("--verbose", action="store_true", help="more detail, tracebacks included")
-    parser.add_argument("--version", action="version", version=f"nvrx-run {__version__}")
     return parser
 
 
@@ -68,12 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `nvrx-run`; returns the exit code."""
     parser = _parser()
     args = parser.parse_intermixed_args(argv)
-    action = args.action or ("export" if args.export is not None else "run")
+    action = args.action or "run"
     if action == "emit-schema":
         if args.recipes:
             parser.error("--emit-schema takes no recipe")
     elif not args.recipes:
         parser.error("give a recipe, e.g. recipes/quickstart.yaml")
+    elif action == "export":
+        args.recipes, args.step = _recipe_and_step(parser, args.recipes)
     elif len(args.recipes) > 1 and action != "validate":
         parser.error(f"one recipe at a time, got {len(args.recipes)}: {' '.join(args.recipes)}")
     if action != "validate" and (args.strict or args.format != "text"):
@@ -94,9 +86,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ExitCode.CRASHED)
 
 
+def _recipe_and_step(parser: Parser, words: list[str]) -> tuple[list[str], str]:
+    """What `--export` is given: a recipe and a step, in either order."""
+    steps = [word for word in words if word.isdigit() or word == "latest"]
+    recipes = [word for word in words if word not in steps]
+    if len(steps) != 1 or len(recipes) != 1:
+        parser.error(f"--export takes RECIPE STEP (a number, or latest), got: {' '.join(words)}")
+    return recipes, steps[0]
+
+
+def _recipe_files(names: list[str]) -> list[str]:
+    """The recipes that are named; a folder stands for the .yaml and .yml files in it.
+
+    Raises:
+        InputError: a folder has none.
+    """
+    files: list[str] = []
+    for name in names:
+        if not Path(name).is_dir():
+            files.append(name)
+            continue
+        inside = sorted(str(path) for path in Path(name).iterdir() if path.suffix in (".yaml", ".yml"))
+        if not inside:
+            raise InputError(
+                f"{name}: no .yaml or .yml file is in this folder; name the folder that has them"
+            )
+        files += inside
+    return files
+
+
 def _validate(args: argparse.Namespace) -> int:
     from runner.recipe.load import check_file
 
+    args.recipes = _recipe_files(args.recipes)
     problems: list[Problem] = []
     failed = 0
     for path in args.recipes:
@@ -106,29 +128,37 @@ def _validate(args: argparse.Namespace) -> int:
         problems += found
         failed += loaded is None or (args.strict and bool(found))
     problems = list(dict.fromkeys(problems))  # recipes that extend the same one share its findings
+    code = int(ExitCode.BAD_RECIPE if failed else ExitCode.DONE)
+    try:
+        print(_findings(args, problems, failed), end="", flush=True)
+    except BrokenPipeError:  # who reads has seen enough; the verdict stands
+        sys.stdout = None
+    return code
+
+
+def _findings(args: argparse.Namespace, problems: list[Problem], failed: int) -> str:
+    """What `--validate` prints."""
     if args.format == "text":
+        text = ""
         if problems:
             from runner.recipe import render
 
-            print(render.text(problems, color=_color(sys.stdout)))
+            text = render.text(problems, color=_color(sys.stdout)) + "\n"
         errors = sum(problem.severity == "error" for problem in problems)
         warnings = len(problems) - errors
-        counts = f"{_many(errors, 'error')}, {_many(warnings, 'warning')}"
+        counts = f" ({_many(errors, 'error')}, {_many(warnings, 'warning')})" if problems else ""
         verdict = "valid" if not failed else "failed" if len(args.recipes) == 1 else f"{failed} failed"
         subject = args.recipes[0] if len(args.recipes) == 1 else _many(len(args.recipes), "recipe")
-        print(f"{subject}: {verdict} ({counts})" if problems else f"{subject}: valid")
-    else:
-        from runner.recipe import render
+        return f"{text}{subject}: {verdict}{counts}\n"
+    from runner.recipe import render
 
-        writers: dict[str, Callable[[], str]] = {
-            "json": lambda: render.as_json(problems),
-            "github": lambda: render.github(problems),
-            "sarif": lambda: render.sarif(problems, version=__version__),
-        }
-        output = writers[args.format]()
-        if output:
-            print(output)
-    return int(ExitCode.BAD_RECIPE if failed else ExitCode.DONE)
+    writers: dict[str, Callable[[], str]] = {
+        "json": lambda: render.as_json(problems),
+        "github": lambda: render.github(problems),
+        "sarif": lambda: render.sarif(problems, version=__version__),
+    }
+    output = writers[args.format]()
+    return output + "\n" if output else ""
 
 
 def _many(count: int, noun: str) -> str:
@@ -268,7 +298,7 @@ def _export(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.train.export import export
 
-    return export(loaded.recipe, args.export, args.output)
+    return export(loaded.recipe, args.step, args.output)
 
 
 _WRITES = frozenset(

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
+from runner.arguments import Parser
 from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
 from runner.bench.suite import Cell, Suite, cells_of, load_suite, parse_override
 from runner.errors import ExitCode, InputError, RunError
@@ -46,13 +47,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nvrx-bench",
-        description="Run a matrix of a recipe on this machine and report on it.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> Parser:
+    parser = Parser("nvrx-bench", "Run a matrix of a recipe on this machine and report on it.", _EPILOG)
     parser.add_argument("suite", type=Path, metavar="SUITE.yaml")
     parser.add_argument("--out", type=Path, help="folder of the results (default: bench/<name of the suite>)")
     parser.add_argument(
@@ -116,7 +112,8 @@ def _check(cells: Sequence[Cell], out: Path) -> dict[str, float]:
     from runner.recipe.load import check_file
 
     timeouts: dict[str, float] = {}
-    complaints = []
+    complaints: dict[object, list[str]] = {}  # what is wrong -> in which cells
+    words: dict[object, str] = {}
     draft = out / ".check.yaml"
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -125,14 +122,21 @@ def _check(cells: Sequence[Cell], out: Path) -> dict[str, float]:
             loaded, problems = check_file(draft)
             if loaded is None:
                 errors = [problem for problem in problems if problem.severity == "error"]
-                complaints.append(f"cell {cell.name}:\n{render.text(errors, color=False)}")
+                wrong = tuple((error.code, error.path, error.message) for error in errors)
+                complaints.setdefault(wrong, []).append(cell.name)
+                words[wrong] = render.text(errors, color=False).replace(str(draft), "the cell's recipe")
             else:
                 timeouts[cell.name] = loaded.recipe.recovery.process_group_timeout.total_seconds()
     finally:
         draft.unlink(missing_ok=True)
     if complaints:
-        raise InputError("\n".join(complaints))
+        cell_names = {wrong: names[0] + _others(len(names) - 1) for wrong, names in complaints.items()}
+        raise InputError("\n".join(f"cell {cell_names[wrong]}:\n{words[wrong]}" for wrong in complaints))
     return timeouts
+
+
+def _others(count: int) -> str:
+    return f" and {count} other{'s' if count > 1 else ''}" if count else ""
 
 
 def gpu_count() -> int:

@@ -137,6 +137,10 @@ def load_suite(path: Path) -> Suite:
         raise InputError(f"{path}: cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if isinstance(data, dict) and "model" in data and "experiments" not in data:
+        raise InputError(
+            f"{path}: this is a recipe, not a suite: `nvrx-run {path}` runs it; docs/goodput.md shows a suite"
+        )
     try:
         return Suite.model_validate(data)
     except ValidationError as error:

@@ -75,7 +75,9 @@ def _override(root: Node, text: str, problems: list[Problem], environment: Mappi
     target, equals, written = text.partition("=")
     keys = target.strip().split(".")
     if not equals or not all(keys):
-        problems.append(Problem("Y120", at, "", "is no override", expected="section.key=value"))
+        problems.append(
+            Problem("Y120", at, "", "is no override", expected="section.key=value, e.g. training.steps=100")
+        )
         return root
     try:
         holder, found = read_bytes(f"value: {written}".encode("utf-8", "surrogateescape"), name, environment)
@@ -86,7 +88,15 @@ def _override(root: Node, text: str, problems: list[Problem], environment: Mappi
     if list(holder.value) != ["value"]:
         problems.append(Problem("Y120", at, target, "the value must be one YAML value on one line"))
         return root
-    return _assign(root, keys, _moved(holder.value["value"].node, at), at)
+    try:
+        return _assign(root, keys, _moved(holder.value["value"].node, at), at)
+    except _NoItem as error:
+        problems.append(Problem("Y120", at, target, str(error)))
+        return root
+
+
+class _NoItem(Exception):
+    """An override names an item that a list does not have."""
 
 
 def _moved(node: Node, at: Position) -> Node:
@@ -101,7 +111,10 @@ def _moved(node: Node, at: Position) -> Node:
 def _assign(node: Node, keys: Sequence[str], value: Node, at: Position) -> Node:
     """The tree with `value` at `keys`; a number indexes a list. Sections on the way are made where missing."""
     head, rest = keys[0], keys[1:]
-    if isinstance(node.value, list) and head.isdecimal() and int(head) < len(node.value):
+    if isinstance(node.value, list):
+        if not head.isdecimal() or int(head) >= len(node.value):
+            has = f"items 0 to {len(node.value) - 1}" if node.value else "no items"
+            raise _NoItem(f"`{head}` is no item of this list, which has {has}")
         items = list(node.value)
         items[int(head)] = _assign(items[int(head)], rest, value, at) if rest else value
         return Node(items, node.at, size=node.size)

@@ -225,7 +225,7 @@ class TypeChecker:
         _, inner, shortest, longest = kind
         if not isinstance(node.value, list):
             hint = f"write [{node.raw}]" if node.raw and not isinstance(node.value, dict) else None
-            return self._wrong(node, path, self._describe(kind), hint)
+            return self._wrong(node, path, self._describe(kind), hint or self._item_hint(node))
         length = len(node.value)
         if (shortest is not None and length < shortest) or (longest is not None and length > longest):
             return self._wrong(node, path, f"{self._describe(kind)}; this has {length}", code="T204")
@@ -234,9 +234,19 @@ class TypeChecker:
 
     def _tuple(self, node: Node, kind: Type, path: Path) -> Any:
         if not isinstance(node.value, list) or len(node.value) != len(kind[1]):
-            return self._wrong(node, path, self._describe(kind))
+            return self._wrong(node, path, self._describe(kind), self._item_hint(node))
         values = [self.value(item, kind[1][index], (*path, index)) for index, item in enumerate(node.value)]
         return BAD if any(value is BAD for value in values) else tuple(values)
+
+    @staticmethod
+    def _item_hint(node: Node) -> str | None:
+        """For `--set list.0=...` where the recipe does not write the list."""
+        numbered = isinstance(node.value, dict) and node.value and all(map(str.isdecimal, node.value))
+        return (
+            "set the whole list: the recipe does not write it, so it has no items to change"
+            if numbered
+            else None
+        )
 
     def _dict(self, node: Node, kind: Type, path: Path) -> Any:
         _, key_type, inner, shortest, longest = kind

@@ -18,6 +18,23 @@ _PATTERN_WORDS = {
     "^/[^:]*[^:/]$": "that is an absolute path",
     r"^\S+$": "without spaces",
     r"^[a-z0-9-]+(\.[a-z0-9-]+)+$": "such as p5.48xlarge",
+    r"^0\.[4-7](\.[0-9]+)?$": "such as 0.4.1, 0.6.0 or 0.7 (releases 0.4 to 0.7)",
+    r"^[-._a-zA-Z0-9]+$": "of letters, digits, dashes, dots and underscores",
+    r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$": "that is a Kubernetes quantity such as 16, 500m or 64Gi",
+    r"^[0-9]+(\.[0-9]+){1,3}$": "such as 2.27.5",
+    "^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$": "of letters, digits and inner dashes and dots",
+    "^[A-Za-z0-9_-]{1,16}$": "of at most 16 letters, digits, dashes and underscores",
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$": (
+        "of lower-case letters, digits and inner dashes and dots"
+    ),
+    "^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$": (
+        "that is a label's value: at most 63 letters, digits and inner dashes, dots and underscores"
+    ),
+    (
+        r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+        r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$"
+    ): ("that is a label's key, such as team or example.com/team"),
+    "^fs-[0-9a-f]{8,17}$": "that is a file system's id, such as fs-0123456789abcdef0",
 }
 
 
@@ -48,7 +65,7 @@ def describe(kind: Type, table: Table) -> str:
         return choices_text(kind[1])
     if name == "list":
         least = f" with at least {kind[2]} item{'s' if kind[2] > 1 else ''}" if kind[2] else ""
-        return f"a list [...]{least} of: {describe(kind[1], table)}"
+        return f"a list{least} of: {describe(kind[1], table)}, written [...]"
     if name == "tuple":
         return f"a list of {len(kind[1])}: {'; '.join(describe(inner, table) for inner in kind[1])}"
     if name == "dict":
@@ -109,7 +126,7 @@ def misfit(node: Node) -> str:
     if isinstance(node.value, dict):
         return "a mapping does not fit here"
     if isinstance(node.value, list):
-        return "a list does not fit here"
+        return "a list does not fit here" if node.value else "an empty list does not fit here"
     if node.value is None:
         return "an empty value does not fit here"
     return f"{shown(node)} does not fit here"

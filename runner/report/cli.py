@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 
+from runner.arguments import Parser
 from runner.errors import ExitCode, InputError, RunError
 from runner.report.summary import percent, render_ledger, seconds, table
 from runner.report.tables import recoveries_csv, run_json, saves_csv, steps_csv, table_csv
@@ -43,12 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nvrx-report",
-        description="What runs achieved and what their faults cost, from their ledgers.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _parser() -> Parser:
+    parser = Parser(
+        "nvrx-report", "What runs achieved and what their faults cost, from their ledgers.", _EPILOG
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument(

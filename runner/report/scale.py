@@ -8,7 +8,6 @@ writes one from runs. docs/scaling.md states the model and its limits.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -17,6 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from runner.arguments import Parser
 from runner.errors import ExitCode, InputError, RunError
 from runner.ledger.interval import GPU_HOURS_BETWEEN_FAULTS, Advice, Costs, FaultRates, advise
 from runner.ledger.simulate import simulate
@@ -206,8 +206,10 @@ def replace_between(text: str, marker: str, new: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.report.scale", description="Simulate goodput at scale."
+    parser = Parser(
+        "python -m runner.report.scale",
+        "Simulate goodput at scale from the costs of runs.",
+        "`nvrx-report RUN... --costs FILE` writes the costs.",
     )
     parser.add_argument("costs", type=Path, help="costs file (JSON)")
     parser.add_argument("--figure", type=Path, help="write the figure here (SVG; needs matplotlib)")
@@ -227,6 +229,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.doc.write_text(
                 replace_between(text, "scale", f"From: {costs.measured}\n\n{table}"), encoding="utf-8"
             )
+    except OSError as error:
+        print(f"scale: {error.filename}: {error.strerror}", file=sys.stderr)
+        return int(ExitCode.BAD_RECIPE)
     except RunError as error:
         print(f"scale: {error}", file=sys.stderr)
         return int(error.exit_code)

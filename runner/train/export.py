@@ -1,4 +1,4 @@
-"""`nvrx-run --export STEP RECIPE`: a checkpoint's weights as a Hugging Face folder.
+"""`nvrx-run --export RECIPE STEP`: a checkpoint's weights as a Hugging Face folder.
 
 `AutoModelForCausalLM.from_pretrained` loads what is written: safetensors shards, config, generation config and
 tokenizer. Tensors stream from the checkpoint's files to the shards one by one, so that host memory holds the largest

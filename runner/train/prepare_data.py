@@ -7,7 +7,6 @@ same command goes on after the last documents that reached the disk.
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import itertools
 import json
@@ -20,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from runner import __version__
+from runner.arguments import Parser
 from runner.errors import ExitCode, InputError, RunError
 
 if TYPE_CHECKING:
@@ -37,16 +36,15 @@ _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `nvrx-data`; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="nvrx-data",
-        description="Fetch, tokenise and pack a recipe's data once, before the run.",
-        allow_abbrev=False,
+    parser = Parser(
+        "nvrx-data",
+        "Fetch, tokenise and pack a recipe's data once, before the run.",
+        "Exit codes: 0 done, 2 bad recipe or arguments; docs/exit-codes.md lists all.",
     )
     parser.add_argument("recipe", metavar="RECIPE", help="YAML recipe")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
                         help="override a setting; may be repeated")  # fmt: skip
     parser.add_argument("--verbose", action="store_true", help="tracebacks")
-    parser.add_argument("--version", action="version", version=f"nvrx-data {__version__}")
     args = parser.parse_args(argv)
     try:
         from runner.recipe.load import load_recipe

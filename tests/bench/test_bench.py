@@ -293,3 +293,17 @@ def test_bench_report_and_live_reporting_start_without_torch_or_numpy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_recipe_given_as_a_suite_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = Path(__file__).resolve().parents[2] / "recipes" / "quickstart.yaml"
+    assert main([str(recipe)]) == 2
+    assert "this is a recipe, not a suite" in capsys.readouterr().err
+
+
+def test_what_is_wrong_in_every_cell_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = Path(__file__).resolve().parents[2] / "recipes" / "suites" / "laptop.yaml"
+    assert main([str(suite), "--list", "--set", "foo.bar=1", "--out", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert err.count("`foo` is not a setting of a recipe") == 1
+    assert "others:" in err

@@ -239,3 +239,100 @@ def test_heavy_libraries_are_not_imported(arguments: list[str], banned: list[str
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "IMPORTED []"
+
+
+def test_a_folder_stands_for_the_recipes_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text(SMALL)
+    (tmp_path / "b.yml").write_text(SMALL.replace("steps: 20", "steps: x"))
+    (tmp_path / "notes.txt").write_text("no recipe")
+    assert run("--validate", tmp_path) == 2
+    out = capsys.readouterr().out
+    assert f"{tmp_path}/b.yml:10:10: error[T203]" in out
+    assert "2 recipes: 1 failed (1 error, 0 warnings)" in out
+
+
+def test_a_folder_without_recipes_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--validate", tmp_path) == 2
+    assert f"{tmp_path}: no .yaml or .yml file is in this folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--validat", "r.yaml"], "nvrx-run: unrecognized arguments: --validat; did you mean --validate?"),
+        (["--emit-manifst", "r.yaml"], "did you mean --emit-manifest?"),
+        (["--zzzz", "r.yaml"], "nvrx-run --help lists what there is"),
+        (["--export", "r.yaml"], "--export takes RECIPE STEP (a number, or latest), got: r.yaml"),
+        (["--export", "r.yaml", "foo"], "--export takes RECIPE STEP (a number, or latest), got: r.yaml foo"),
+    ],
+)
+def test_a_mistaken_option_is_one_line_that_helps(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_export_takes_recipe_and_step_in_either_order(
+    recipe: Path, swap: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(recipe), "latest"]
+    assert run("--export", *(reversed(words) if swap else words)) == 2
+    assert "there is no checkpoint in " in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_does_not_change_the_verdict(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(SMALL.replace("steps: 20", "steps: x"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runner.cli", "--validate", str(bad)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.wait(60) == 2
+    assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("foo", "section.key=value, e.g. training.steps=100"),
+        ("training.optimizer.betas.1=0.5", "set the whole list"),
+        ("cluster.nvrx_version=banana", "such as 0.4.1, 0.6.0 or 0.7"),
+        ("sharding.wrap={modules: []}", "an empty list does not fit here"),
+    ],
+)
+def test_an_override_that_is_wrong_says_how_it_is_done(
+    recipe: Path, override: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--validate", recipe, "--set", override) == 2
+    assert says in capsys.readouterr().out
+
+
+def test_an_override_of_an_item_that_a_list_does_not_have(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = ["--set", "training.optimizer.betas=[0.9, 0.95]", "--set", "training.optimizer.betas.5=0.9"]
+    assert run("--validate", recipe, *changes) == 2
+    assert "`5` is no item of this list, which has items 0 to 1" in capsys.readouterr().out
+
+
+def test_every_pattern_of_a_setting_has_words(capsys: pytest.CaptureFixture[str]) -> None:
+    from runner.recipe._table import TABLE
+    from runner.recipe.words import describe
+
+    def kinds(kind: object) -> list[tuple]:
+        if not isinstance(kind, tuple):
+            return []
+        return [kind] * (bool(kind) and kind[0] == "str") + [k for part in kind for k in kinds(part)]
+
+    texts = {
+        describe(kind, TABLE) for fields in TABLE.values() for f, _ in fields.values() for kind in kinds(f)
+    }
+    assert len(texts) > 5
+    assert [text for text in texts if "that matches" in text] == []
