@@ -245,6 +245,11 @@ def _config(recipe: Recipe) -> dict[str, Any] | None:
         if known is None:
             return None
         base = known
+    meant, is_ = own.get("model_type"), base.get("model_type")
+    if meant is not None and is_ is not None and meant != is_:
+        raise ShapeError(
+            f"{model.name} is a {is_} model, whose keys a {meant} model does not have", "model_type"
+        )
     return {**base, **own}
 
 

@@ -40,9 +40,17 @@ def model_config(model: ModelSection, vocab_size: int) -> Any:
 
     overrides = dict(model.architecture or {})
     if model.name is not None:
-        overrides.pop("model_type", None)
+        kind = overrides.pop("model_type", None)
         with hub_errors("model", model.name):
-            config = AutoConfig.from_pretrained(model.name, revision=model.revision, **overrides)
+            config, unused = AutoConfig.from_pretrained(
+                model.name, revision=model.revision, return_unused_kwargs=True, **overrides
+            )
+        if kind not in (None, config.model_type):
+            raise InputError(
+                f"model.architecture.model_type: {kind}, but {model.name} is a {config.model_type} model; "
+                "leave `model_type` out, or `name`"
+            )
+        _refuse_unknown(set(unused) - {"revision"}, config)
     else:
         overrides.setdefault("vocab_size", vocab_size)
         kind = overrides.pop("model_type")
@@ -53,12 +61,7 @@ def model_config(model: ModelSection, vocab_size: int) -> Any:
             raise InputError(
                 f"model.architecture: transformers knows no model_type {kind!r}: {reason}"
             ) from error
-        unknown = sorted(set(overrides) - set(type(config)().to_dict()))
-        if unknown:
-            raise InputError(
-                f"model.architecture: {kind} has no setting {', '.join(unknown)}; "
-                f"see transformers' {type(config).__name__}"
-            )
+        _refuse_unknown(set(overrides) - set(type(config)().to_dict()), config)
     text = config.get_text_config()
     if text.vocab_size < vocab_size:
         raise InputError(
@@ -68,6 +71,14 @@ def model_config(model: ModelSection, vocab_size: int) -> Any:
     config.use_cache = False
     config._attn_implementation = _attention(model.attention, text)
     return config
+
+
+def _refuse_unknown(keys: set[str], config: Any) -> None:
+    if keys:
+        raise InputError(
+            f"model.architecture: {config.model_type} has no setting {', '.join(sorted(keys))}; "
+            f"see transformers' {type(config).__name__}"
+        )
 
 
 def _attention(wanted: str, text: Any) -> str:

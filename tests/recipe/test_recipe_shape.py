@@ -131,6 +131,14 @@ def test_shape_comes_from_a_local_folder(tmp_path: Path) -> None:
     assert (shape.layers, shape.hidden) == (5, 32)
 
 
+def test_a_named_model_of_another_type_is_told(tmp_path: Path) -> None:
+    _, problems = check_text(tmp_path, SMALL.replace("architecture: {", "name: gpt2\n  architecture: {"))
+    assert [(problem.code, problem.path) for problem in problems] == [
+        ("R303", "model.architecture.model_type")
+    ]
+    assert "gpt2 is a gpt2 model, whose keys a llama model does not have" in problems[0].message
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", "\x00", '{"model_type": "llama", "hidden_size": "x"}'])
 def test_broken_local_configuration_is_an_error_of_the_recipe(tmp_path: Path, content: str) -> None:
     folder = tmp_path / "model"

@@ -161,6 +161,22 @@ def test_a_model_that_cannot_be_had_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ({"model_type": "gpt2"}, r"model_type: gpt2, but .* is a llama model; leave `model_type` out"),
+        ({"num_hidden_layrs": 1}, r"llama has no setting num_hidden_layrs"),
+    ],
+)
+def test_keys_that_a_named_model_does_not_have_are_refused(
+    make_recipe: MakeRecipe, tmp_path: Path, architecture: dict[str, Any], message: str
+) -> None:
+    AutoConfig.for_model(**make_recipe().model.architecture).save_pretrained(tmp_path)
+    changes = {"model": {"name": str(tmp_path), "architecture": architecture}, "dataset.tokenizer": "bytes"}
+    with pytest.raises(InputError, match=message):
+        ModelFactory(make_recipe(changes), ByteTokenizer())
+
+
 @pytest.mark.usefixtures("lone_rank")
 def test_more_ranks_than_a_matrix_has_rows_are_refused(make_recipe: MakeRecipe) -> None:
     with pytest.raises(InputError, match=r"64 ranks cannot share matrices of \d+ rows"):
