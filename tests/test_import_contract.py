@@ -63,6 +63,14 @@ def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_the_documentation_says_what_a_room_may_import(room: str) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `runner/{room}/`")]
+    said = {word.strip() for word in row.strip("| ").split("|")[-1].split(",")}
+    assert said - {"pydantic", "pyyaml"} == MAY_IMPORT[room]
+
+
 @pytest.mark.parametrize("room", LIGHT)
 def test_rooms_of_the_base_install_import_nothing_heavy(room: str) -> None:
     wrong = [
