@@ -9,13 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from runner import __version__
 from runner.arguments import Parser
-from runner.errors import ExitCode, InputError, RunError
+from runner.errors import ExitCode, RunError
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
-    from runner.recipe.problems import Problem
     from runner.recipe.recipe import Recipe
 
 
@@ -95,74 +93,15 @@ def _recipe_and_step(parser: Parser, words: list[str]) -> tuple[list[str], str]:
     return recipes, steps[0]
 
 
-def _recipe_files(names: list[str]) -> list[str]:
-    """The recipes that are named; a folder stands for the .yaml and .yml files in it.
-
-    Raises:
-        InputError: a folder has none.
-    """
-    files: list[str] = []
-    for name in names:
-        if not Path(name).is_dir():
-            files.append(name)
-            continue
-        inside = sorted(str(path) for path in Path(name).iterdir() if path.suffix in (".yaml", ".yml"))
-        if not inside:
-            raise InputError(
-                f"{name}: no .yaml or .yml file is in this folder; name the folder that has them"
-            )
-        files += inside
-    return files
-
-
 def _validate(args: argparse.Namespace) -> int:
-    from runner.recipe.load import check_file
+    from runner.recipe.validate import findings, validate
 
-    args.recipes = _recipe_files(args.recipes)
-    problems: list[Problem] = []
-    failed = 0
-    for path in args.recipes:
-        loaded, found = check_file(path, args.overrides)
-        if args.strict:
-            found = [problem._replace(severity="error") for problem in found]
-        problems += found
-        failed += loaded is None or (args.strict and bool(found))
-    problems = list(dict.fromkeys(problems))  # recipes that extend the same one share its findings
-    code = int(ExitCode.BAD_RECIPE if failed else ExitCode.DONE)
+    result = validate(args.recipes, args.overrides, strict=args.strict)
     try:
-        print(_findings(args, problems, failed), end="", flush=True)
+        print(findings(result, args.format, color=_color(sys.stdout)), end="", flush=True)
     except BrokenPipeError:  # who reads has seen enough; the verdict stands
         sys.stdout = None
-    return code
-
-
-def _findings(args: argparse.Namespace, problems: list[Problem], failed: int) -> str:
-    """What `--validate` prints."""
-    if args.format == "text":
-        text = ""
-        if problems:
-            from runner.recipe import render
-
-            text = render.text(problems, color=_color(sys.stdout)) + "\n"
-        errors = sum(problem.severity == "error" for problem in problems)
-        warnings = len(problems) - errors
-        counts = f" ({_many(errors, 'error')}, {_many(warnings, 'warning')})" if problems else ""
-        verdict = "valid" if not failed else "failed" if len(args.recipes) == 1 else f"{failed} failed"
-        subject = args.recipes[0] if len(args.recipes) == 1 else _many(len(args.recipes), "recipe")
-        return f"{text}{subject}: {verdict}{counts}\n"
-    from runner.recipe import render
-
-    writers: dict[str, Callable[[], str]] = {
-        "json": lambda: render.as_json(problems),
-        "github": lambda: render.github(problems),
-        "sarif": lambda: render.sarif(problems, version=__version__),
-    }
-    output = writers[args.format]()
-    return output + "\n" if output else ""
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return int(ExitCode.BAD_RECIPE if result.failed else ExitCode.DONE)
 
 
 def _color(stream: object) -> bool:
@@ -185,7 +124,8 @@ def _load(args: argparse.Namespace) -> LoadedRecipe:
         errors = [problem for problem in problems if problem.severity == "error"]
         if args.verbose:
             raise RecipeErrors(errors)
-        raise RunError(f"{args.recipes[0]}: {_many(len(errors), 'error')}", ExitCode.BAD_RECIPE)
+        count = f"{len(errors)} error{'s' if len(errors) > 1 else ''}"
+        raise RunError(f"{args.recipes[0]}: {count}", ExitCode.BAD_RECIPE)
     return loaded
 
 

@@ -142,7 +142,8 @@ def test_wrong_arguments_exit_2_with_one_line(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*arguments) == 2
-    assert "error:" in capsys.readouterr().err.splitlines()[-1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("nvrx-run: ")
 
 
 @pytest.mark.parametrize(
