@@ -1,13 +1,14 @@
 # make quickstart   environment, install, train the quickstart recipe
 # make test         environment, install, all tests but the slow ones
 # make slow         the slow tests
+# make laptop       of these the suite recipes/suites/laptop.yaml, and its report looked at in a browser
 # make check        lint and types
 # make generated    what follows from the recipe sections: the quick check's table and the pages in docs/
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test slow check generated clean
+.PHONY: quickstart test slow laptop check generated clean
 
 quickstart: $(VENV)/.train
 	rm -rf runs/quickstart
@@ -18,6 +19,9 @@ test: $(VENV)/.dev
 
 slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow --timeout 1800
+
+laptop: $(VENV)/.dev
+	$(BIN)/pytest -m slow --timeout 1800 tests/bench
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
