@@ -109,6 +109,7 @@ CASES: dict[str, Case] = {
     "R728": (SYNC, ("output.folder=/data/runs",)),
     "R729": (SYNC, ("cluster.kubernetes.local_storage={size: 100GiB, mount_path: /shared}",)),
     "R730": (SYNC, ("cluster.kubernetes.grace_period=5m",)),
+    "R731": (SYNC, ("output.live.prometheus_port=29501",)),
     "R801": (INPROCESS, ("cluster.nvrx_version=0.7.0",)),
     "R803": (FT, ("cluster.nvrx_version=0.4.0",)),
     "R802": (INPROCESS, ("cluster.nccl_version=2.28.5",)),

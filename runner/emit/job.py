@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from runner.emit.names import JOB_LABEL, Names
+from runner.emit.names import JOB_LABEL, Names, ports
 from runner.emit.placement import KUEUE_QUEUE
 from runner.emit.pod import pod_template
 from runner.emit.policy import backoff_limit, failure_policy
@@ -56,7 +56,6 @@ def service(
     recipe: Recipe, kubernetes: KubernetesSection, names: Names, labels: dict[str, str]
 ) -> dict[str, Any]:
     """Gives each pod a DNS name, from before it is ready: the pods look for each other while they start."""
-    port = recipe.cluster.rendezvous_port
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -66,8 +65,7 @@ def service(
             "publishNotReadyAddresses": True,
             "selector": {JOB_LABEL: names.job},
             "ports": [
-                {"name": "rendezvous", "port": port, "protocol": "TCP"},
-                {"name": "restart-store", "port": port + 1, "protocol": "TCP"},
+                {"name": name, "port": port, "protocol": "TCP"} for name, port in ports(recipe).items()
             ],
         },
     }

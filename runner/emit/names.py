@@ -20,6 +20,15 @@ _LONGEST_HOSTNAME = 63
 _DIGITS_OF_FINGERPRINT = 8
 
 
+def ports(recipe: Recipe) -> dict[str, int]:
+    """Ports that a pod serves, by name."""
+    first = recipe.cluster.rendezvous_port
+    metrics = recipe.output.live.prometheus_port
+    return {"rendezvous": first, "restart-store": first + 1} | (
+        {} if metrics is None else {"metrics": metrics}
+    )
+
+
 @dataclass(frozen=True)
 class Names:
     """Names of one emission.

@@ -78,9 +78,16 @@ def _term(names: Names, topology_key: str) -> dict[str, Any]:
     }
 
 
-def pod_annotations(kubernetes: KubernetesSection) -> dict[str, str]:
-    """Annotations of the pods for Karpenter and Kueue."""
+def pod_annotations(recipe: Recipe, kubernetes: KubernetesSection) -> dict[str, str]:
+    """Annotations of the pods for Karpenter, Kueue and a Prometheus that finds its targets by annotation."""
     result: dict[str, str] = {}
+    metrics = recipe.output.live.prometheus_port
+    if metrics is not None:
+        result |= {
+            "prometheus.io/scrape": "true",
+            "prometheus.io/port": str(metrics),
+            "prometheus.io/path": "/metrics",
+        }
     if kubernetes.karpenter_do_not_disrupt:
         result["karpenter.sh/do-not-disrupt"] = "true"
     if kubernetes.kueue_queue is not None and kubernetes.topology is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from runner.emit.environment import SCRATCH, container_env
-from runner.emit.names import RECIPE_FILE, RECIPE_FOLDER, Names
+from runner.emit.names import RECIPE_FILE, RECIPE_FOLDER, Names, ports
 from runner.emit.placement import affinity, node_selector, pod_annotations, tolerations
 from runner.emit.policy import CONTAINER, grace_seconds
 from runner.emit.sizing import PodSize
@@ -20,7 +20,7 @@ def pod_template(
     recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize, labels: dict[str, str]
 ) -> dict[str, Any]:
     """The Job's `template`."""
-    annotations = pod_annotations(kubernetes) | dict(kubernetes.annotations)
+    annotations = pod_annotations(recipe, kubernetes) | dict(kubernetes.annotations)
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": names.job,
@@ -47,7 +47,6 @@ def pod_template(
 
 
 def _container(recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize) -> dict[str, Any]:
-    port = recipe.cluster.rendezvous_port
     capabilities: dict[str, Any] = {"drop": ["ALL"]}
     if kubernetes.ipc_lock:
         capabilities["add"] = ["IPC_LOCK"]
@@ -59,8 +58,7 @@ def _container(recipe: Recipe, kubernetes: KubernetesSection, names: Names, size
         "workingDir": kubernetes.storage.mount_path,
         "env": container_env(recipe, kubernetes, names, size),
         "ports": [
-            {"name": "rendezvous", "containerPort": port, "protocol": "TCP"},
-            {"name": "restart-store", "containerPort": port + 1, "protocol": "TCP"},
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports(recipe).items()
         ],
         "resources": _resources(size),
         "securityContext": {

@@ -1,15 +1,17 @@
 """Appends a process's events to the run's ledger.
 
-One file per process (`<run>/ledger/rank-00003-1764471621123-4711.000.jsonl`), opened with O_APPEND and written with
-one `write()` a line, so that a killed process loses at most the end of its last line. When a file has reached
-`segment_bytes` the next one is begun, and the one before the last is folded into the process's history file
-(`runner.ledger.rollup`): the ledger of a run of any length stays within a few segments a process.
+One file per process (`<run>/ledger/rank-00003-1764471621123-node7-4711.000.jsonl`: rank, milliseconds, host, process
+id), opened with O_APPEND and written with one `write()` a line, so that a killed process loses at most the end of its
+last line. When a file has reached `segment_bytes` the next one is begun, and the one before the last is folded into
+the process's history file (`runner.ledger.rollup`): the ledger of a run of any length stays within a few segments a
+process.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -67,7 +69,9 @@ class LedgerWriter:
         self._torn = False
         self._next_try = 0.0
         who = "launcher" if self._rank < 0 else f"rank-{self._rank:05d}"
-        self._base = f"{who}-{time.time_ns() // 1_000_000}-{self._pid}"
+        # With the host: pods start together and count their processes alike, and launchers have no rank to differ in.
+        host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
+        self._base = f"{who}-{time.time_ns() // 1_000_000}-{host}-{self._pid}"
 
     def begin_life(self, life: str, *, rank: int | None = None) -> None:
         """Events from now on belong to `life` (in-process restart), and to `rank` where that has changed."""

@@ -65,21 +65,22 @@ def run_lab(
     *,
     timeout: float = 400,
     late_leader: float = 0.0,
+    extra_path: tuple[Path, ...] = (),
     each_tick: Callable[[PodLab], None] = lambda lab: None,
     expected: str = "Complete",
 ) -> PodLab:
     """Run the recipe's Job in imitated pods to its end."""
-    lab = PodLab(manifest_objects(recipe), folder, late_leader=late_leader)
+    lab = PodLab(manifest_objects(recipe), folder, late_leader=late_leader, extra_path=extra_path)
     with lab.network():
         ended = lab.run_job(timeout=timeout, each_tick=each_tick)
         assert ended == expected, lab.logs(60)
     return lab
 
 
-def last_state(lab: PodLab) -> dict[str, torch.Tensor]:
+def last_state(lab: PodLab, *, steps: int = STEPS) -> dict[str, torch.Tensor]:
     """Tensors of the last step's checkpoint, read by torch alone."""
     state: dict[str, Any] = {}
-    folder = lab.shared / "runs" / "lab" / "checkpoints" / f"step-{STEPS}"
+    folder = lab.shared / "runs" / "lab" / "checkpoints" / f"step-{steps}"
     assert folder.is_dir(), lab.logs(60)
     planner = _EmptyStateDictLoadPlanner()
     _load_state_dict(state, storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)

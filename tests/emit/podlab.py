@@ -9,6 +9,7 @@ util-linux (`why_not` says what is missing).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from typing import Any
 
 _INIT = Path(__file__).with_name("pod_init.py")
 _SHM = "512m"
+_LABS = itertools.count()  # a namespace that was deleted keeps its links' names for a moment
 
 
 def why_not() -> str | None:
@@ -84,12 +86,14 @@ class PodLab:
         objects: the manifest.
         folder: for logs, hosts files and what stands in for the shared storage.
         late_leader: seconds for which a pod that already looks for the leader does not find its name.
+        extra_path: folders to import from before what is installed, as another image would have them.
         pods: the newest pod of each index; lives: how often each index was replaced; failures: pods that count.
     """
 
     objects: list[dict[str, Any]]
     folder: Path
     late_leader: float = 0.0
+    extra_path: tuple[Path, ...] = ()
     pods: dict[int, Pod] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
     failures: int = 0
@@ -99,7 +103,7 @@ class PodLab:
         self.spec = self.job["spec"]["template"]["spec"]
         self.container = self.spec["containers"][0]
         self.nodes: int = self.job["spec"]["completions"]
-        self.tag = f"n{os.getpid() % 10000}"
+        self.tag = f"n{os.getpid() % 10000}l{next(_LABS)}"
         self.net = f"10.{100 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
         self.shared = self.folder / "shared"
         self.missed: float | None = None
@@ -110,6 +114,10 @@ class PodLab:
     def network(self) -> Iterator[PodLab]:
         """The bridge with one namespace a pod; ends every pod, and leaves nothing behind."""
         self.shared.mkdir(parents=True)
+        (config,) = (item for item in self.objects if item["kind"] == "ConfigMap")
+        (self.folder / "recipe").mkdir()
+        for name, text in config["data"].items():  # once: a pod may be reading it when another starts
+            (self.folder / "recipe" / name).write_text(text)
         os.chown(self.shared, self.user, self.spec["securityContext"]["runAsGroup"])
         try:
             _ip("link", "add", f"{self.tag}br", "type", "bridge")
@@ -132,9 +140,12 @@ class PodLab:
         _ip("netns", "add", name)
         _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
         _ip("link", "set", link, "master", f"{self.tag}br", "up")
-        _ip("-n", name, "addr", "add", f"{self.net}.{10 + index}/24", "dev", "eth0")
         _ip("-n", name, "link", "set", "eth0", "up")
         _ip("-n", name, "link", "set", "lo", "up")
+
+    def _address(self, index: int) -> str:
+        """Each life of an index has another address, as a new pod has."""
+        return f"{self.net}.{10 + index + self.nodes * max(0, self.lives.get(index, 0))}"
 
     @property
     def user(self) -> int:
@@ -149,7 +160,7 @@ class PodLab:
             for other in range(self.nodes):
                 if other == 0 and index != 0 and late:
                     continue
-                lines.append(f"{self.net}.{10 + other} {' '.join(self._names(other, own=other == index))}")
+                lines.append(f"{self._address(other)} {' '.join(self._names(other, own=other == index))}")
             path, text = self.folder / f"hosts{index}", "\n".join(lines) + "\n"
             if not path.is_file() or path.read_text() != text:
                 path.write_text(text)
@@ -172,6 +183,10 @@ class PodLab:
     def start(self, index: int) -> Pod:
         """A new pod of this index: everything in it is fresh but the shared storage."""
         life = self.lives[index] = self.lives.get(index, -1) + 1
+        name = f"{self.tag}-{index}"
+        _ip("-n", name, "addr", "flush", "dev", "eth0")
+        _ip("-n", name, "addr", "add", f"{self._address(index)}/24", "dev", "eth0")
+        self._write_names()
         description = self.folder / f"pod{index}-{life}.json"
         description.write_text(json.dumps(self._description(index)))
         (self.folder / f"scratch{index}").mkdir(exist_ok=True)
@@ -179,7 +194,7 @@ class PodLab:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
-                    "ip", "netns", "exec", f"{self.tag}-{index}", "unshare", "-m", "-u", "-i", "-p", "-f",
+                    "ip", "netns", "exec", name, "unshare", "-m", "-u", "-i", "-p", "-f",
                     "--kill-child", "--mount-proc", sys.executable, "-S", str(_INIT), str(description),
                 ],
                 stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -189,16 +204,19 @@ class PodLab:
 
     def _description(self, index: int) -> dict[str, Any]:
         recipe = self.folder / "recipe"
-        (config,) = (item for item in self.objects if item["kind"] == "ConfigMap")
-        recipe.mkdir(exist_ok=True)
-        for name, text in config["data"].items():
-            (recipe / name).write_text(text)
         return {
             "hostname": f"{self.job['metadata']['name']}-{index}",
             "hosts": str(self.folder / f"hosts{index}"),
             "scratch": str(self.folder / f"scratch{index}"),
             "mounts": [self._mount(item, recipe) for item in self.container["volumeMounts"]],
-            "visible": sorted({str(Path(sys.executable)), str(Path(sys.executable).resolve()), str(_INIT)}),
+            "visible": sorted(
+                {
+                    str(Path(sys.executable)),
+                    str(Path(sys.executable).resolve()),
+                    str(_INIT),
+                    *(str(path / "x") for path in self.extra_path),
+                }
+            ),
             "user": self.user,
             "group": self.spec["securityContext"]["runAsGroup"],
             "folder": self.container["workingDir"],
@@ -208,6 +226,7 @@ class PodLab:
                 "HOSTNAME": f"{self.job['metadata']['name']}-{index}",
                 **{item["name"]: item["value"] for item in self.container["env"]},
                 "JOB_COMPLETION_INDEX": str(index),
+                **({"PYTHONPATH": os.pathsep.join(map(str, self.extra_path))} if self.extra_path else {}),
             },
         }
 

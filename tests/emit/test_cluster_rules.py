@@ -72,6 +72,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "two mounts at one place": (
         kubernetes(volume_mounts=[{"name": "x", "mountPath": "/shared"}]), "R729", f"{K}.volume_mounts[0]",
     ),
+    "metrics on the rendezvous port": (
+        {"output": {"live": {"prometheus_port": 29500}}}, "R731", "output.live.prometheus_port",
+    ),
+    "metrics on the port of the in-process store": (
+        {"output": {"live": {"prometheus_port": 29501}}}, "R731", "output.live.prometheus_port",
+    ),
+    "metrics on a port of root's": (
+        {"output": {"live": {"prometheus_port": 80}}}, "R731", "output.live.prometheus_port",
+    ),
     "grace below a save": (kubernetes(grace_period="5m"), "R730", f"{K}.grace_period"),
 }  # fmt: skip
 MALFORMED: dict[str, tuple[dict[str, Any], str]] = {

@@ -12,6 +12,10 @@ from runner.errors import ExitCode, RunError
 from runner.launch.outcome import write_durably
 from runner.launch.place import find_place, own_rank
 from runner.launch.run_folder import RunFolder
+from runner.ledger.events import LaunchEnded
+from runner.ledger.reader import read_run
+from runner.ledger.sinks.live import _identity
+from runner.ledger.writer import LedgerWriter
 
 
 def test_lock_of_a_lost_node_is_waited_for(tmp_path: Path) -> None:
@@ -62,3 +66,39 @@ def test_pods_whose_processes_have_the_same_number_write_one_file(
         thread.join()
     assert failed == []
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_launchers_of_pods_that_start_together_have_a_ledger_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pods, the same millisecond, the same process id."""
+    monkeypatch.setattr("os.getpid", lambda: 2)
+    monkeypatch.setattr("time.time_ns", lambda: 1_764_471_621_123_000_000)
+    writers = []
+    for host in ("tiny-1a-0", "tiny-1a-1"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        writers.append(LedgerWriter(tmp_path, rank=-1, life=f"launch-{host}"))
+    for code, writer in enumerate(writers):
+        writer.record(LaunchEnded(code))
+        writer.close()
+    names = [path.name for path in sorted((tmp_path / "ledger").iterdir())]
+    assert names == [f"launcher-1764471621123-tiny-1a-{index}-2.000.jsonl" for index in (0, 1)]
+    assert {record.event for record in read_run(tmp_path).records} == {LaunchEnded(0), LaunchEnded(1)}
+
+
+def test_pods_that_report_live_agree_on_the_runs_identity(tmp_path: Path) -> None:
+    together, found = threading.Barrier(8), list[str]()
+
+    def ask() -> None:
+        together.wait(20)
+        found.append(_identity(tmp_path))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert found[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["live-id"]

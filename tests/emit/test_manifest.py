@@ -145,6 +145,27 @@ def test_container_runs_nvrx_run_itself_on_the_mounted_recipe(tmp_path: Path) ->
     assert again.training == recipe.training
 
 
+def test_metrics_port_is_served_and_found() -> None:
+    recipe = on_cluster(output={"live": {"prometheus_port": 9400}})
+    objects = by_kind(recipe)
+    (port,) = (item for item in pod(recipe)["containers"][0]["ports"] if item["name"] == "metrics")
+    assert port == {"name": "metrics", "containerPort": 9400, "protocol": "TCP"}
+    (served,) = (item for item in objects["Service"]["spec"]["ports"] if item["name"] == "metrics")
+    assert served == {"name": "metrics", "port": 9400, "protocol": "TCP"}
+    annotations = objects["Job"]["spec"]["template"]["metadata"]["annotations"]
+    found = {key: value for key, value in annotations.items() if key.startswith("prometheus.io/")}
+    assert found == {
+        "prometheus.io/scrape": "true", "prometheus.io/port": "9400", "prometheus.io/path": "/metrics",
+    }  # fmt: skip
+    strict(list(objects.values()))
+    without = on_cluster()
+    assert "prometheus.io" not in emit_manifest(without)
+    assert [item["name"] for item in pod(without)["containers"][0]["ports"]] == [
+        "rendezvous",
+        "restart-store",
+    ]
+
+
 def test_annotation_holds_the_launcher_command() -> None:
     recipe = on_cluster(layer="ft_launcher", nodes=4)
     job = by_kind(recipe)["Job"]

@@ -1,5 +1,6 @@
 """From text to sequences."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,20 @@ def test_preparation_is_done_once_and_a_broken_one_leaves_nothing(
     with pytest.raises(OSError, match="disk full"):
         prepare(other, Broken())
     assert not is_prepared(packed_folder(other))
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_what_a_killed_process_of_the_same_number_left_does_not_hold_preparation_up(
+    make_recipe: MakeRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pods processes are counted from 1: the successor of a killed one often has its number."""
+    recipe = make_recipe()
+    folder = packed_folder(recipe)
+    left = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    left.mkdir(parents=True)
+    (left / "tokens.bin").write_bytes(b"half")
+    assert prepare(recipe, ByteTokenizer()) == folder
+    assert is_prepared(folder)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,8 +77,12 @@ def _identity(run_folder: Path) -> str:
     import secrets
 
     path = run_folder / "live-id"
-    if not path.is_file():
-        path.write_text(secrets.token_hex(4), encoding="utf-8")
+    if not path.is_file():  # the nodes come here together: the first to finish names it for all
+        draft = run_folder / f".live-id-{secrets.token_hex(8)}"
+        draft.write_text(secrets.token_hex(4), encoding="utf-8")
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
     return path.read_text(encoding="utf-8").strip()
 
 

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -52,7 +53,8 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer) -> Path:
     if is_prepared(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    # A name of its own: the pod before this one may have been killed in here, and its process had the same number.
+    partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(8)}")
     partial.mkdir()
     try:
         dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
@@ -67,14 +69,16 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer) -> Path:
         if count < 2:
             raise InputError(f"dataset: {recipe.dataset.source} holds no text ({docs} documents)")
         index = {"tokens": count, "documents": docs, "dtype": dtype.name, "tokenizer": tokenizer.name}
-        (partial / _INDEX).write_text(json.dumps(index))
         try:
+            (partial / _INDEX).write_text(json.dumps(index))
             partial.rename(folder)
         except OSError:
             if not is_prepared(folder):  # somebody else finished first: theirs is the same
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    for left in folder.parent.glob(f"{folder.name}.partial-*"):  # of processes that were killed
+        shutil.rmtree(left, ignore_errors=True)
     return folder
 
 
