@@ -2,13 +2,14 @@
 # make test         environment, install, all tests but the slow ones
 # make slow         the slow tests
 # make laptop       of these the suite recipes/suites/laptop.yaml, and its report looked at in a browser
+# make image-steps  the install steps of the image, in a clean environment (minutes)
 # make check        lint and types
 # make generated    what follows from the recipe sections: the quick check's table and the pages in docs/
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test slow laptop check generated clean
+.PHONY: quickstart test slow laptop image-steps check generated clean
 
 quickstart: $(VENV)/.train
 	rm -rf runs/quickstart
@@ -22,6 +23,9 @@ slow: $(VENV)/.dev
 
 laptop: $(VENV)/.dev
 	$(BIN)/pytest -m slow --timeout 1800 tests/bench
+
+image-steps: $(VENV)/.dev
+	$(BIN)/pytest -m slow --timeout 1800 tests/emit/test_manifests_folder.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

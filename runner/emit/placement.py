@@ -44,7 +44,7 @@ def tolerations(kubernetes: KubernetesSection, size: PodSize) -> list[dict[str, 
             "value": item.value,
             "effect": item.effect,
         }
-        entry = {key: value for key, value in given.items() if value is not None}
+        entry = {key: value for key, value in given.items() if value not in (None, "")}
         if entry not in result:
             result.append(entry)
     return result

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from recipes_for_tests import LAYERS, merged, tiny_data
-from test_manifest import FSX, schema_versions
+from strict_schemas import strict
+from test_manifest import FSX
 
 from runner.emit.manifest import emit_manifest, manifest_objects
 from runner.emit.recipe_text import recipe_text
@@ -42,20 +41,75 @@ _storage = st.one_of(
     st.just(FSX),
     st.builds(lambda path: {**FSX, "mount_path": f"/mnt/{path}"}, _dns),
 )
+_privileged = st.sampled_from(
+    [
+        {},
+        {"pod_security": "restricted"},
+        {"pod_security": "privileged", "ipc_lock": True},
+        {"ipc_lock": False},
+    ]
+)
+_extra = st.lists(_dns, max_size=3, unique=True).map(
+    lambda names: {
+        "volumes": [{"name": f"x-{name}", "configMap": {"name": name}} for name in names],
+        "volume_mounts": [
+            {"name": f"x-{name}", "mountPath": f"/extra/{name}", "readOnly": True} for name in names
+        ],
+    }
+)
+_job_patch = st.one_of(
+    st.builds(lambda on: {"suspend": on}, st.booleans()),
+    st.builds(
+        lambda name, value: {
+            "template": {"spec": {"containers": [{"name": "trainer", "env": [{"name": name, "value": value}]}]}}
+        },
+        _env_name, _text,
+    ),
+    st.builds(lambda seconds: {"template": {"spec": {"terminationGracePeriodSeconds": seconds}}}, _seconds),
+    st.builds(
+        lambda name: {
+            "template": {"spec": {
+                "volumes": [{"name": "patched", "secret": {"secretName": name}}],
+                "containers": [{"name": "trainer", "volumeMounts": [{"name": "patched", "mountPath": "/patched"}]}],
+            }}
+        },
+        _dns,
+    ),
+    st.just({"template": {"spec": {"affinity": None}}}),
+).map(lambda spec: {"spec": spec})  # fmt: skip
+_patch = _maybe(
+    Job=_job_patch,
+    Service=st.builds(lambda key, value: {"metadata": {"annotations": {key: value}}}, _key, _text),
+    ConfigMap=st.builds(lambda key, value: {"metadata": {"labels": {key: value}}}, _key, _label),
+)
 _kubernetes = st.builds(
-    lambda storage, rest: {"image": "registry.example/nvrx-run:0.1", "storage": storage, **rest},
+    lambda storage, privileged, extra, rest: {
+        **rest,
+        **privileged,
+        **extra,
+        "image": rest.get("image", "registry.example/nvrx-run:0.1"),
+        "storage": storage,
+    },
     _storage,
+    _privileged,
+    _extra,
     _maybe(
         image=st.from_regex(
             r"[a-z0-9]{1,9}(\.[a-z]{2,5}){0,2}(/[a-z0-9]{1,9}){0,2}(:[a-z0-9.]{1,9})?", fullmatch=True
         ),
+        efa=st.integers(0, 4),
+        resources=_maybe(
+            cpu=st.sampled_from(["500m", "2", "3.5"]), memory=st.sampled_from(["6Gi", "9G", "7000Mi"])
+        ),
+        run_as_group=st.integers(1, 2**31 - 1),
+        grace_period=st.integers(301, 10**5),
+        patches=_patch,
         image_pull_policy=st.sampled_from(["IfNotPresent", "Always", "Never"]),
         image_pull_secrets=st.lists(_dns, max_size=3, unique=True),
         namespace=_dns,
         create_namespace=st.booleans(),
-        pod_security=st.sampled_from(["restricted", "baseline", "privileged"]),
         local_storage=st.fixed_dictionaries({"size": st.integers(1, 200 * 10**9)}),
-        shm_size=st.integers(2**20, 8 * 2**30),
+        shm_size=st.integers(2**28, 4 * 2**30),
         zone=_label,
         node_group=_label,
         hyperpod=st.booleans(),
@@ -80,13 +134,28 @@ _kubernetes = st.builds(
         leader_timeout=_seconds,
     ),
 )
-_cluster = st.builds(
-    lambda instance, nodes, kubernetes, rest: {
-        "accelerator": "auto", "processes_per_node": None, "instance_type": instance, "nodes": nodes,
-        "kubernetes": kubernetes, **rest,
+_shape = st.fixed_dictionaries(
+    {
+        "gpus": st.integers(0, 16),
+        "vcpus": st.integers(8, 256),
+        "memory": st.integers(32, 4096).map("{}GiB".format),
     },
-    st.sampled_from(sorted(INSTANCES)),
-    st.integers(1, 1024),
+    optional={
+        "gpu_memory": st.just("80GiB"),
+        "efa": st.integers(0, 32),
+        "nvme": st.integers(0, 30).map("{}TB".format),
+    },
+)
+_node = st.one_of(
+    st.sampled_from(sorted(INSTANCES)).map(lambda name: {"instance_type": name}),
+    st.builds(lambda shape: {"instance_type": "p9.new", "instance": shape}, _shape),
+)
+_cluster = st.builds(
+    lambda node, nodes, kubernetes, rest: {
+        "accelerator": "auto", "processes_per_node": None, "nodes": nodes, "kubernetes": kubernetes, **rest, **node,
+    },
+    _node,
+    st.one_of(st.integers(1, 4), st.integers(1, 1024)),
     _kubernetes,
     _maybe(
         rendezvous_port=st.integers(1024, 65534),
@@ -95,26 +164,90 @@ _cluster = st.builds(
         accelerator=st.sampled_from(["cuda", "cpu", "auto"]),
     ),
 )  # fmt: skip
-_changes = st.builds(
-    lambda name, layer, cluster, workers, strategy: {
-        "name": name, "recovery": {"layer": layer}, "cluster": cluster, "dataset": {"workers": workers},
-        "sharding": {"strategy": strategy},
-    },
-    st.from_regex(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?", fullmatch=True),
+_checkpoint = st.fixed_dictionaries(
+    {"mode": st.sampled_from(["sync", "async"]), "every": st.integers(1, 20)},
+    optional={"snapshot_every": st.integers(1, 5), "keep_last": st.integers(1, 9), "folder": st.just("ckpt")},
+)
+_recovery = st.builds(
+    lambda layer, rest: {"layer": layer, **rest},
     st.sampled_from(LAYERS),
-    _cluster,
+    _maybe(stop_timeout=st.integers(60, 300), rendezvous_timeout=st.integers(60, 900)),
+)
+_dataset = st.builds(
+    lambda workers, rest: {"workers": workers, **rest},
     st.integers(0, 1),
+    st.one_of(
+        st.just({}),
+        st.just({"source": "hub", "name": "org/text", "tokenizer": "bytes", "sequence_length": 64}),
+        st.just({"source": "saved", "path": "data/text", "tokenizer": "bytes", "sequence_length": 64}),
+        st.just(
+            {
+                "source": "files",
+                "format": "json",
+                "paths": ["d/*.json"],
+                "tokenizer": "bytes",
+                "sequence_length": 64,
+            }
+        ),
+    ),
+)
+_output = _maybe(
+    folder=st.just("runs/elsewhere"),
+    log_format=st.sampled_from(["console", "json"]),
+    live=_maybe(tensorboard=st.booleans(), prometheus_port=st.integers(1024, 65535)),
+)
+_changes = st.builds(
+    lambda name, recovery, cluster, dataset, strategy, checkpoint, output: {
+        "name": name, "recovery": recovery, "cluster": cluster, "dataset": dataset, "checkpoint": checkpoint,
+        "sharding": {"strategy": strategy}, "output": output,
+    },
+    st.from_regex(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", fullmatch=True),
+    _recovery,
+    _cluster,
+    _dataset,
     st.sampled_from(["fsdp", "ddp"]),
+    _checkpoint,
+    _output,
 )  # fmt: skip
+
+
+def _features(changes: dict[str, Any]) -> list[str]:
+    """What a recipe uses, to be counted: the strategy must reach all of it."""
+    cluster, kubernetes = changes["cluster"], changes["cluster"]["kubernetes"]
+    return [
+        f"layer {changes['recovery']['layer']}",
+        f"storage {kubernetes['storage']['source']}",
+        f"checkpoints {changes['checkpoint']['mode']}",
+        f"data {changes['dataset'].get('source', 'embedded')}",
+        f"nodes {min(cluster['nodes'], 2)}{'+' if cluster['nodes'] > 1 else ''}",
+        "described instance" if "instance" in cluster else "known instance",
+        *(f"patch {kind}" for kind in kubernetes.get("patches", {})),
+        *(key for key in kubernetes if key not in ("image", "storage", "patches") and kubernetes[key]),
+        *([] if kubernetes.get("karpenter_do_not_disrupt", True) else ["no karpenter annotation"]),
+        *(["metrics"] if changes["output"].get("live", {}).get("prometheus_port") else []),
+    ]
+
+
+WANTED = {
+    *(f"layer {layer}" for layer in LAYERS), "storage claim", "storage fsx", "checkpoints sync", "checkpoints async",
+    "data embedded", "data hub", "data saved", "data files", "nodes 1", "nodes 2+", "described instance",
+    "known instance", "patch Job", "patch Service", "patch ConfigMap", "metrics", "kueue_queue", "topology",
+    "no karpenter annotation", "local_storage", "shm_size", "efa", "resources", "env", "secret_env", "ipc_lock",
+    "volumes", "tolerations", "node_selector", "zone", "hyperpod", "labels", "annotations", "create_namespace",
+    "service_account", "active_deadline", "grace_period",
+}  # fmt: skip
 
 
 def _valid(changes: dict[str, Any]) -> Recipe:
     data = merged(tiny_data(), changes)
     data["cluster"] = changes["cluster"]
-    ranks = changes["cluster"]["processes_per_node"] or INSTANCES[changes["cluster"]["instance_type"]].gpus
-    data["training"]["global_batch_size"] = 2 * ranks * changes["cluster"]["nodes"]
-    if changes["cluster"].get("accelerator") == "cpu" and changes["cluster"]["processes_per_node"] is None:
-        data["training"]["global_batch_size"] = 2 * changes["cluster"]["nodes"]
+    cluster = changes["cluster"]
+    gpus = cluster["instance"]["gpus"] if "instance" in cluster else INSTANCES[cluster["instance_type"]].gpus
+    on_cpu = cluster.get("accelerator") == "cpu"
+    ranks = cluster["processes_per_node"] or (1 if on_cpu else max(1, gpus))
+    data["training"]["global_batch_size"] = 2 * ranks * cluster["nodes"]
+    if ranks * cluster["nodes"] > data["model"]["architecture"]["hidden_size"]:
+        data["sharding"]["strategy"] = "ddp"  # the tiny model cannot be cut into so many shards
     recipe = Recipe.model_validate(data)
     problems = check(recipe, Node({}, Position("", 0, 0, 0, 0)))
     errors = [problem for problem in problems if problem.severity == "error"]
@@ -129,9 +262,7 @@ def _holds(changes: dict[str, Any]) -> None:
     objects = manifest_objects(recipe)  # runs the own checks
     read = list(yaml.safe_load_all(emit_manifest(recipe)))
     assert read == objects
-    for version in schema_versions():
-        for item in objects:
-            kubernetes_validate.validate(copy.deepcopy(item), version, strict=True)
+    strict(objects)
     job = objects[-1]
     assert len(f"{job['metadata']['name']}-{recipe.cluster.nodes - 1}") <= 63
     (config,) = (item for item in objects if item["kind"] == "ConfigMap")
@@ -139,7 +270,7 @@ def _holds(changes: dict[str, Any]) -> None:
     assert recipe_text(mounted, folder="/elsewhere") == config["data"]["recipe.yaml"]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(_changes)
 def test_any_valid_recipe_emits_what_every_version_takes(changes: dict[str, Any]) -> None:
     _holds(changes)
@@ -147,7 +278,15 @@ def test_any_valid_recipe_emits_what_every_version_takes(changes: dict[str, Any]
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(_changes)
-def test_any_valid_recipe_at_length(changes: dict[str, Any]) -> None:
-    _holds(changes)
+def test_any_valid_recipe_at_length() -> None:
+    """And that the recipes that were tried use every feature."""
+    seen = set[str]()
+
+    @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(_changes)
+    def each(changes: dict[str, Any]) -> None:
+        _holds(changes)
+        seen.update(_features(changes))
+
+    each()
+    assert seen >= WANTED, f"never tried: {sorted(WANTED - seen)}"

@@ -11,7 +11,8 @@ import yaml
 from lab_runs import lab_recipe
 from podlab import PodLab, why_not
 from recipes_for_tests import on_cluster
-from test_manifest import EVERYTHING, FSX, strict
+from strict_schemas import strict
+from test_manifest import EVERYTHING, FSX
 
 from runner.emit.data_job import data_job_objects, emit_data_job
 from runner.emit.manifest import manifest_objects

@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 from recipes_for_tests import LAYERS, merged, on_cluster
+from strict_schemas import schema_versions, strict
 
 from runner.emit.manifest import emit_manifest, manifest_objects
 from runner.emit.names import make_names
@@ -51,20 +53,6 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def schema_versions() -> list[str]:
-    """Kubernetes minor versions from 1.28 to the newest that the validator bundles."""
-    folder = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
-    found = {re.match(r"v1\.(\d+)\.", path.name)[1] for path in folder.iterdir()}  # type: ignore[index]
-    return [f"1.{minor}" for minor in sorted(map(int, found)) if minor >= 28]
-
-
-def strict(objects: list[dict[str, Any]]) -> None:
-    """Validate against every bundled schema, unknown fields refused."""
-    for version in schema_versions():
-        for item in objects:
-            kubernetes_validate.validate(copy.deepcopy(item), version, strict=True)
-
-
 def by_kind(recipe: Recipe) -> dict[str, Any]:
     return {item["kind"]: item for item in manifest_objects(recipe)}
 
@@ -81,6 +69,26 @@ def test_schemas_from_1_28_on_are_bundled() -> None:
     versions = schema_versions()
     assert versions[0] == "1.28"
     assert len(versions) >= 9
+
+
+def test_schemas_are_used_as_the_validator_uses_them() -> None:
+    """What it refuses is refused, in every version."""
+    objects = manifest_objects(on_cluster())
+    strict(objects)
+    for version in schema_versions():
+        kubernetes_validate.validate(copy.deepcopy(objects[-1]), version, strict=True)
+    for path, value in (
+        (("spec", "completionz"), 2),
+        (("spec", "completions"), "2"),
+        (("metadata", "labels"), {"a": 1}),
+    ):
+        wrong = copy.deepcopy(objects[-1])
+        wrong[path[0]][path[1]] = value
+        with pytest.raises(jsonschema.ValidationError):
+            strict([wrong])
+        for version in schema_versions():
+            with pytest.raises(kubernetes_validate.ValidationError):
+                kubernetes_validate.validate(copy.deepcopy(wrong), version, strict=True)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -250,6 +258,25 @@ def test_scheduling_follows_the_recipe() -> None:
     annotations = job["spec"]["template"]["metadata"]["annotations"]
     assert annotations["kueue.x-k8s.io/podset-required-topology"] == "topology.k8s.aws/network-node-layer-3"
     assert annotations["karpenter.sh/do-not-disrupt"] == "true"
+
+
+def test_blank_taint_value_is_left_out(tmp_path: Path) -> None:
+    """As it comes from an unset variable: blank is what an absent value means, and `Exists` takes none."""
+    blank = [
+        {"key": "team", "operator": "Equal", "value": "", "effect": "NoSchedule"},
+        {"key": "spot", "value": ""},
+    ]
+    recipe = on_cluster(cluster={"kubernetes": {"tolerations": blank}})
+    assert pod(recipe)["tolerations"][1:] == [
+        {"key": "team", "operator": "Equal", "effect": "NoSchedule"},
+        {"key": "spot", "operator": "Exists"},
+    ]
+    path = tmp_path / "recipe.yaml"
+    path.write_text((Path(__file__).parents[2] / "recipes" / "llama8b-sync-none.yaml").read_text())
+    given = 'cluster.kubernetes.tolerations=[{key: spot, value: "${TAINT:-}"}]'
+    assert pod(load_recipe(path, (given,), {}).recipe)["tolerations"][1:] == [
+        {"key": "spot", "operator": "Exists"}
+    ]
 
 
 def test_without_a_zone_the_pods_share_one_and_a_topology_hint_becomes_affinity() -> None:

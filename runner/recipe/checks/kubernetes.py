@@ -145,7 +145,7 @@ def tolerations_make_sense(recipe: Recipe, report: Report) -> None:
     k = _kubernetes(recipe)
     for index, item in enumerate(() if k is None else k.tolerations):
         path = f"{_K}.tolerations[{index}]"
-        if item.operator == "Exists" and item.value is not None:
+        if item.operator == "Exists" and item.value:  # a blank one is left out
             report.add(
                 f"{path}.value", "`Exists` takes no value", "leave `value` out, or use `operator: Equal`"
             )
