@@ -23,7 +23,7 @@ from runner.launch.place import Place, find_place, managed, own_rank
 from runner.launch.presence import Roll
 from runner.launch.run_folder import RunFolder
 from runner.launch.terminal import offer_terminal
-from runner.launch.verdict import Verdict, Watch, conclude
+from runner.launch.verdict import MEETING_OVER, Verdict, Watch, conclude
 from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
 from runner.ledger.sinks.live import live_reporting
 from runner.ledger.writer import LedgerWriter
@@ -38,6 +38,8 @@ _POLL = 0.05  # seconds; a dead worker, an outcome or a signal is seen within th
 _STRAYS_EVERY = 2.0
 _HANDOVER = 300.0  # seconds until a file system forgets the lock of a lost node, whose place a new one takes
 _GRACE = 5.0  # seconds for the other ranks to end by themselves once the run is over
+_MEETINGS = 10  # rendezvous that a node may find closed before it gives up
+_NEXT_MEETING = 2.0  # seconds until it looks again
 
 
 def stop_signals(recipe: Recipe) -> frozenset[signal.Signals]:
@@ -75,14 +77,57 @@ class Session:
         self._listen()
         patience = _HANDOVER if managed() else 0.0
         with contextlib.closing(RunFolder(self._recipe, own_rank(), patience=patience)) as run_folder:
-            if run_folder.finished():
-                _say(f"{run_folder.path}: finished already, nothing to do (training.steps raises the end)")
-                self._summary(run_folder)
-                return int(ExitCode.DONE)
-            self._place = find_place(self._recipe, say=_say, stop_requested=lambda: bool(self._signals))
-            return self._launch(run_folder)
+            for meeting in range(1, _MEETINGS + 1):
+                if not self._has_place(run_folder):
+                    _say(
+                        f"{run_folder.path}: finished already, nothing to do (training.steps raises the end)"
+                    )
+                    self._summary(run_folder)
+                    return int(ExitCode.DONE)
+                self._watch = Watch()
+                verdict, log = self._launch(run_folder)
+                if meeting == _MEETINGS or not self._came_too_late(verdict):
+                    break
+                _say("the leader's rendezvous is over; waiting for its next one")
+                time.sleep(_NEXT_MEETING)
+            self._report(verdict, run_folder, log)
+            return verdict.exit_code
 
-    def _launch(self, run_folder: RunFolder) -> int:
+    def _has_place(self, run_folder: RunFolder) -> bool:
+        """Find this node's place; False where the run is finished, before or while it waits for the leader.
+
+        Raises:
+            InputError, RunError: as `find_place`.
+        """
+        if run_folder.finished():
+            return False
+        try:
+            self._place = find_place(
+                self._recipe,
+                say=_say,
+                stop_requested=lambda: bool(self._signals) or run_folder.finished(),
+            )
+        except RunError:
+            if not self._signals and run_folder.finished():
+                return False
+            raise
+        return True
+
+    def _came_too_late(self, verdict: Verdict) -> bool:
+        """Whether a follower met a leader that was on its way out: the one that replaces it deserves another try.
+
+        Pods of a Job are replaced one by one; the first may find the former leader's launcher still listening.
+        """
+        return (
+            managed()
+            and self._place.node_rank != 0
+            and not self._signals
+            and not self._watch.workers_came
+            and verdict.exit_code == ExitCode.CRASHED
+            and MEETING_OVER.search(verdict.message) is not None
+        )
+
+    def _launch(self, run_folder: RunFolder) -> tuple[Verdict, Path]:
         recipe_path = run_folder.write_recipe()
         argv = self._place.argv(self._recipe, recipe_path)
         _remove_leftovers(run_folder.run_id)  # of a launch whose machine was switched off
@@ -105,8 +150,7 @@ class Session:
             ledger.close()
         if verdict.exit_code == ExitCode.DONE and self._place.node_rank == 0:
             run_folder.mark_finished()
-        self._report(verdict, run_folder, log)
-        return verdict.exit_code
+        return verdict, log
 
     def _supervised(
         self,

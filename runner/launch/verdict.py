@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +10,11 @@ from runner.errors import ExitCode
 from runner.launch.deaths import Death
 from runner.launch.outcome import Outcome, decide
 from runner.recipe.recipe import Recipe
+
+# What launchers say that wanted to join a rendezvous which then ended.
+MEETING_OVER = re.compile(
+    r"Rendezvous(Closed|Connection)Error|DistNetworkError|DistStoreError|Broken pipe|Connection (reset|refused)"
+)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,16 @@ def _ip(*arguments: str) -> None:
         raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
 
+def _rewrite(path: Path, text: str) -> None:
+    """New content for a file that is mounted, hence cannot be replaced; at no moment is it empty."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(file, text.encode(), 0)
+        os.ftruncate(file, len(text))
+    finally:
+        os.close(file)
+
+
 @dataclass
 class Pod:
     """One life of one index."""
@@ -163,7 +173,7 @@ class PodLab:
                 lines.append(f"{self._address(other)} {' '.join(self._names(other, own=other == index))}")
             path, text = self.folder / f"hosts{index}", "\n".join(lines) + "\n"
             if not path.is_file() or path.read_text() != text:
-                path.write_text(text)
+                _rewrite(path, text)
 
     def _leader_is_late(self) -> bool:
         if self.late_leader and self.missed is None:
