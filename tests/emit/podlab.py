@@ -196,6 +196,7 @@ class PodLab:
         name = f"{self.tag}-{index}"
         _ip("-n", name, "addr", "flush", "dev", "eth0")
         _ip("-n", name, "addr", "add", f"{self._address(index)}/24", "dev", "eth0")
+        _ip("-n", name, "link", "set", "eth0", "up")
         self._write_names()
         description = self.folder / f"pod{index}-{life}.json"
         description.write_text(json.dumps(self._description(index)))
