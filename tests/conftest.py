@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
 import pytest
+
+from runner.launch.network import free_port as find_free_port
+from runner.launch.network import is_free
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # nvrx_releases.py serves several rooms
 
@@ -15,12 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # nvrx_releases.py ser
 def free_port() -> int:
     """A port of which it and the one after it are free now."""
     for _ in range(50):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
+        port = find_free_port("127.0.0.1")
+        if port < 65535 and is_free(port) and is_free(port + 1):
             return port
     raise RuntimeError("no two neighbouring ports are free")

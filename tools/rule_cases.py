@@ -91,6 +91,8 @@ CASES: dict[str, Case] = {
     "R608": (QUICK, ("faults={count: 1, types: [hang], hang_duration: 10s}",)),
     "R609": (QUICK, ("faults={types: [hang]}",)),
     "R610": (QUICK, ("faults={at: [{step: 30, rank: 1, type: exception, phase: save}]}",)),
+    "R611": (QUICK, ("faults.types=[loader_death]",)),
+    "R612": (QUICK, ("recovery.inprocess.window={restarts: 20, time: 5m}",)),
     "R701": (SYNC, ("cluster.instance_type=p5.48xlage", "cluster.processes_per_node=8")),
     "R703": (GPT2, ("cluster.processes_per_node=2",)),
     "R706": (GPT2, ("cluster.nodes=2", "cluster.instance_type=g5.xlarge", "checkpoint.every=1000")),

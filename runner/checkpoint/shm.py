@@ -10,8 +10,9 @@ import os
 import re
 from pathlib import Path
 
+from runner.launch.control import RUN_ID
+
 SHARED_MEMORY = Path("/dev/shm")
-RUN_ID_VARIABLE = "NVRX_RUN_ID"  # set by the supervisor: the same for all ranks and all lives of one command
 
 
 def _clean(run_id: str) -> str:
@@ -20,7 +21,7 @@ def _clean(run_id: str) -> str:
 
 def current_run_id(default: str) -> str:
     """The run id that the supervisor exported, else `default`."""
-    return os.environ.get(RUN_ID_VARIABLE) or default
+    return os.environ.get(RUN_ID) or default
 
 
 def arena_path(run_id: str, rank: int) -> Path:

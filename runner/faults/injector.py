@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.faults.fired import FiredFaults
+from runner.launch.process import DATA_WORKER, children_by_parent, process_name
 from runner.ledger.events import Event, FaultFired, Loaded, PhaseEnded, SaveStarted, SnapshotTaken
 from runner.recipe.fault_schedule import PlannedFault, fault_schedule
 from runner.recipe.faults import FaultPhase, FaultType
@@ -75,7 +76,7 @@ class ScheduledFaults:
         """Fire what is due now that this rank has recorded `event`."""
         if isinstance(event, PhaseEnded) and event.phase == "rendezvous":
             place: tuple[FaultPhase, int] = ("start", 0)
-        elif isinstance(event, Loaded):
+        elif isinstance(event, Loaded) and event.source != "fresh":
             place = ("restore", 0)
         elif isinstance(event, SnapshotTaken):
             place = ("snapshot", event.step)
@@ -114,6 +115,13 @@ class ScheduledFaults:
             sys.exit(0)
         elif kind == "exit_1":
             sys.exit(1)
+        elif kind == "cuda_error":
+            _cuda_error()
+        elif kind == "loader_death":
+            os.kill(_data_workers(fault)[0], signal.SIGKILL)
+        elif kind == "loader_hang":
+            for worker in _data_workers(fault):
+                os.kill(worker, signal.SIGSTOP)
 
 
 def _hang(duration: timedelta | None) -> None:
@@ -130,6 +138,29 @@ def _native_hang(duration: timedelta | None) -> None:
         while True:
             libc.pause()
     libc.usleep(int(duration.total_seconds() * 1e6))
+
+
+def _cuda_error() -> None:
+    """What a rank gets to see of a CUDA error. Where it computes on a GPU, that is a real one, and the GPU's context is
+    unusable from then on; without a GPU only the exception is real."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch._assert_async(torch.zeros((), dtype=torch.bool, device="cuda"))
+        torch.cuda.synchronize()
+    raise torch.AcceleratorError("CUDA error: device-side assert triggered (imitated: there is no GPU)")
+
+
+def _data_workers(fault: PlannedFault) -> list[int]:
+    """Data workers of this rank, oldest first.
+
+    Raises:
+        RuntimeError: there are none.
+    """
+    workers = [pid for pid in children_by_parent().get(os.getpid(), ()) if process_name(pid) == DATA_WORKER]
+    if not workers:
+        raise RuntimeError(f"injected fault {fault.index}: {fault.type}, and this rank has no data workers")
+    return sorted(workers)
 
 
 class FaultingLedger:

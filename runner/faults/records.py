@@ -63,14 +63,14 @@ def write_record(run_folder: Path, record: FaultRecord) -> Path:
     return path
 
 
-def read_records(run_folder: Path) -> list[FaultRecord]:
-    """All records of a run, oldest first."""
+def read_records(run_folder: Path, *, without: frozenset[str] = frozenset()) -> list[FaultRecord]:
+    """All records of a run, oldest first; those in the files `without` are left out."""
     folder = records_folder(run_folder)
     if not folder.is_dir():
         return []
     records = [
         FaultRecord(**json.loads(path.read_text()))
         for path in folder.glob("*.json")
-        if not path.name.startswith(".")
+        if not path.name.startswith(".") and path.name not in without
     ]
     return sorted(records, key=lambda record: record.time)

@@ -14,7 +14,6 @@ RUN_FOLDER = "NVRX_RUN_FOLDER"  # marks every process of a run as belonging to i
 CONTROL = "NVRX_RUN_CONTROL"  # folder on this node, private to one supervisor
 TERMINAL = "NVRX_RUN_TERMINAL"  # what rank 0 writes its log to, instead of the launcher's output
 WORKER = "NVRX_RUN_WORKER"  # process id of the worker that started a process; see `supervisor`
-LAUNCHED = "NVRX_RUN_LAUNCHED"  # wall clock at which the supervisor started
 VERBOSE = "NVRX_RUN_VERBOSE"  # "1": tracebacks are shown
 
 

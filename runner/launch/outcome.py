@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -95,52 +94,27 @@ def write_outcome(run_folder: Path, outcome: Outcome) -> None:
     write_durably(outcome_folder(run_folder) / name, json.dumps(asdict(outcome)))
 
 
-def decisive_since(run_folder: Path, since: float) -> Outcome | None:
-    """The first decisive outcome written after `since` (wall clock, seconds)."""
-    folder = outcome_folder(run_folder)
-    if not folder.is_dir():
-        return None
-    outcomes = [Outcome(**json.loads(path.read_text())) for path in folder.glob("[!.]*.json")]
-    decisive = [outcome for outcome in outcomes if outcome.decisive and outcome.time >= since]
-    return min(decisive, key=lambda outcome: outcome.time, default=None)
-
-
 class OutcomeReader:
     """Reads the outcomes that are written after it was made, by any node.
 
-    Age is told by the file system's own clock: a marker is written first, and files older than it are of an
-    earlier launch.
+    What is there at that moment is of earlier launches, whatever the nodes' clocks say.
     """
 
-    def __init__(self, run_folder: Path, name: str) -> None:
+    def __init__(self, run_folder: Path) -> None:
         self._folder = outcome_folder(run_folder)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._marker = self._folder / f".started-{name}"
-        self._marker.write_text("")
-        os.utime(self._marker)
-        self._since = self._marker.stat().st_mtime_ns
+        self._earlier = frozenset(self._names())
         self._read: dict[str, Outcome] = {}
 
     def outcomes(self) -> list[Outcome]:
         """All outcomes so far, oldest first."""
-        for name, path in self._new():
-            try:
-                self._read[name] = Outcome(**json.loads(path.read_text()))
-            except FileNotFoundError:
-                continue
+        for name in self._names():
+            if name not in self._earlier and name not in self._read:
+                self._read[name] = Outcome(**json.loads((self._folder / name).read_text()))
         return sorted(self._read.values(), key=lambda outcome: outcome.time)
 
-    def _new(self) -> Iterator[tuple[str, Path]]:
-        with os.scandir(self._folder) as entries:
-            for entry in entries:
-                if entry.name.startswith(".") or entry.name in self._read:
-                    continue
-                if entry.stat().st_mtime_ns >= self._since:
-                    yield entry.name, Path(entry.path)
-
-    def close(self) -> None:
-        """Remove the marker."""
-        self._marker.unlink(missing_ok=True)
+    def _names(self) -> list[str]:
+        return [name for name in os.listdir(self._folder) if not name.startswith(".")]  # noqa: PTH208 - names
 
 
 def decide(outcomes: list[Outcome]) -> Outcome | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.emit.launcher import launch_environ, launcher_argv
 from runner.errors import ExitCode, InputError, RunError
+from runner.launch.network import free_port, is_free
 from runner.launch.pod import NodePlace, pod_identity, wait_for_name
 from runner.recipe.recipe import Recipe
 
@@ -71,8 +71,11 @@ def find_place(recipe: Recipe, *, say: Callable[[str], None], stop_requested: Ca
     pod = pod_identity(os.environ)
     if pod is None:
         if cluster.nodes == 1:
-            return Place(0, f"127.0.0.1:{_any_free_port()}", None)
-        return Place(own_rank(), None, None)
+            # On one node nobody else needs to know the port, and runs side by side do not meet.
+            return Place(0, f"127.0.0.1:{free_port('127.0.0.1')}", None)
+        rank = own_rank()
+        _check_port(recipe, leads=rank == 0)
+        return Place(rank, None, None)
     endpoint = f"{pod.leader}:{cluster.rendezvous_port}"
     longest = cluster.kubernetes.leader_timeout if cluster.kubernetes else recipe.recovery.rendezvous_timeout
     timeout = longest.total_seconds()
@@ -81,28 +84,15 @@ def find_place(recipe: Recipe, *, say: Callable[[str], None], stop_requested: Ca
         port = None if leads else cluster.rendezvous_port
         if not wait_for_name(pod.leader, port=port, timeout=timeout, say=say, stop_requested=stop_requested):
             raise RunError("asked to stop while it waited for the leader", ExitCode.PREEMPTED)
-    if leads and not _is_free(cluster.rendezvous_port):
-        raise InputError(
-            f"cluster.rendezvous_port: port {cluster.rendezvous_port} is taken on this node; choose another"
-        )
+    _check_port(recipe, leads=leads)
     return Place(pod.node_rank, endpoint, pod)
 
 
-def _any_free_port() -> int:
-    """A port of the kernel's choice: on one node nobody else needs to know it, and runs side by side do not meet."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True
+def _check_port(recipe: Recipe, *, leads: bool) -> None:
+    """The launcher would not say so: it takes whatever listens there for its store, and waits."""
+    port = recipe.cluster.rendezvous_port
+    if leads and not is_free(port):
+        raise InputError(f"cluster.rendezvous_port: port {port} is taken on this node; choose another")
 
 
 def visible_gpus() -> int:

@@ -7,11 +7,13 @@ within a poll, whoever reaps the process. Standard library only.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.launch.process import stat_fields
 
+_PROGRESS = "progress"  # file in the control folder: the newest start of the workers that finished a step
 _WIDTH = 20  # digits of the step counter, rewritten in place at each step
 
 
@@ -41,6 +43,8 @@ class Presence:
 
     def __init__(self, control: Path | None, *, rank: int, local_rank: int, restart: int) -> None:
         self._who = f"{rank} {local_rank} {restart}"
+        self._restart = restart
+        self._control = control
         self._fd = -1
         if control is None:
             return
@@ -62,6 +66,23 @@ class Presence:
         if self._fd >= 0:
             os.pwrite(self._fd, f"{step:0{_WIDTH}d}".encode(), 0)
 
+    def progressed(self) -> None:
+        """This start of the workers has finished a step."""
+        if self._control is not None:
+            draft = self._control / f"progress-{os.getpid()}"
+            draft.write_text(str(self._restart))
+            draft.replace(self._control / _PROGRESS)
+
+    def failed_starts(self) -> int:
+        """Starts of this node's workers, right before this one, that ended without a finished step."""
+        if self._control is None:
+            return 0
+        try:
+            last = int((self._control / _PROGRESS).read_text())
+        except FileNotFoundError:
+            last = -1
+        return max(0, self._restart - 1 - last)
+
     def leave(self) -> None:
         """This worker ends of its own accord, and has said why."""
         if self._fd >= 0:
@@ -78,6 +99,7 @@ class Roll:
         self._folder.mkdir(exist_ok=True)
         self.most_restarts = 0
         self.seen_any = False
+        self._frozen_since: dict[int, float] = {}
 
     def dead(self) -> list[WorkerSign]:
         """Workers that vanished without a word since the last call."""
@@ -88,15 +110,22 @@ class Roll:
                 continue
             self.seen_any = True
             self.most_restarts = max(self.most_restarts, sign.restart)
-            if _gone(sign.pid):
+            if _state(sign.pid) in ("", "Z", "X"):
                 (self._folder / name).unlink(missing_ok=True)
                 dead.append(sign)
         return dead
 
-    def alive(self) -> list[WorkerSign]:
-        """Workers that are there now."""
-        signs = [self._read(int(name)) for name in os.listdir(self._folder)]  # noqa: PTH208
-        return [sign for sign in signs if sign is not None and not _gone(sign.pid)]
+    def frozen(self, longest: float) -> list[WorkerSign]:
+        """Workers that have been stopped (SIGSTOP, not by a debugger) for more than `longest` seconds."""
+        found, now = [], time.monotonic()
+        for name in os.listdir(self._folder):  # noqa: PTH208 - names are process ids
+            if _state(int(name)) != "T":
+                self._frozen_since.pop(int(name), None)
+            elif now - self._frozen_since.setdefault(int(name), now) > longest:
+                sign = self._read(int(name))
+                if sign is not None:
+                    found.append(sign)
+        return found
 
     def _read(self, pid: int) -> WorkerSign | None:
         try:
@@ -116,6 +145,7 @@ class Roll:
         )
 
 
-def _gone(pid: int) -> bool:
+def _state(pid: int) -> str:
+    """The state letter of a process; empty where there is no such process."""
     fields = stat_fields(pid)
-    return fields is None or fields[0] in ("Z", "X")
+    return fields[0] if fields else ""

@@ -9,10 +9,13 @@ import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
+DATA_WORKER = "nvrx-data"  # name of the processes that load data ahead for a rank
 
-def _prctl(option: int, value: int) -> None:
+
+def _prctl(option: int, value: int | bytes) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0):
         number = ctypes.get_errno()
@@ -29,6 +32,19 @@ def die_with_parent(parent: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends (sub-reaper)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_this_process(name: str) -> None:
+    """Set the name that `ps` and `top` show for this process; the kernel keeps 15 characters."""
+    _prctl(_PR_SET_NAME, name.encode())
+
+
+def process_name(pid: int) -> str:
+    """The name that a process has; empty where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def stat_fields(pid: int) -> list[str] | None:

@@ -13,10 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
+from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode, RunError
 from runner.launch import children
-from runner.launch.control import CONTROL, LAUNCHED, RUN_FOLDER, RUN_ID, TERMINAL, VERBOSE, Control
+from runner.launch.budget import WindowBudget
+from runner.launch.control import CONTROL, RUN_FOLDER, RUN_ID, TERMINAL, VERBOSE, Control
 from runner.launch.deaths import Deaths
+from runner.launch.earlier import note_earlier_launches
 from runner.launch.forks import fork_server
 from runner.launch.outcome import Outcome, OutcomeReader
 from runner.launch.place import Place, find_place, managed, own_rank
@@ -28,7 +31,7 @@ from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
 from runner.ledger.sinks.live import live_reporting
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
-from runner.recipe.recovery import ft_launcher_settings
+from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
 from runner.recipe.resolve import resolve
 
 if TYPE_CHECKING:
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
 _POLL = 0.05  # seconds; a dead worker, an outcome or a signal is seen within this time
 _STRAYS_EVERY = 2.0
 _HANDOVER = 300.0  # seconds until a file system forgets the lock of a lost node, whose place a new one takes
+_FILE_PATIENCE = (
+    60.0  # seconds until another node's file must be seen: NFS keeps listings of folders for so long
+)
+_FROZEN_MARGIN = 1.0  # seconds more than NVRx takes to kill a frozen rank, where it can
 _GRACE = 5.0  # seconds for the other ranks to end by themselves once the run is over
 _MEETINGS = 10  # rendezvous that a node may find closed before it gives up
 _NEXT_MEETING = 2.0  # seconds until it looks again
@@ -70,6 +77,9 @@ class Session:
         self._began = began
         self._signals: list[int] = []
         self._watch = Watch()
+        settings = ft_launcher_settings(self._recipe.recovery)
+        self._window = WindowBudget(settings.window if settings else None, "recovery.ft_launcher.window")
+        self._restarts = 0
         self._place: Place
 
     def run(self) -> int:
@@ -130,8 +140,9 @@ class Session:
     def _launch(self, run_folder: RunFolder) -> tuple[Verdict, Path]:
         recipe_path = run_folder.write_recipe()
         argv = self._place.argv(self._recipe, recipe_path)
-        _remove_leftovers(run_folder.run_id)  # of a launch whose machine was switched off
-        outcomes = OutcomeReader(run_folder.path, f"node{self._place.node_rank}-{os.getpid()}")
+        remove_leftovers(run_folder.run_id)  # of a launch whose machine was switched off
+        outcomes = OutcomeReader(run_folder.path)
+        note_earlier_launches(run_folder.path, self._control)
         ledger = LedgerWriter(run_folder.path, rank=-1, life=f"launch-{self._began:.0f}")
         ledger.record(LaunchStarted(argv, self._recipe.recovery.layer, _versions()))
         log = run_folder.next_log()
@@ -143,9 +154,8 @@ class Session:
         except RunError as error:
             verdict = Verdict(int(error.exit_code), str(error))
         finally:
-            self._watch.left_over = children.kill_descendants()
-            _remove_leftovers(run_folder.run_id)
-            outcomes.close()
+            children.kill_descendants()
+            remove_leftovers(run_folder.run_id)
             ledger.record(LaunchEnded(verdict.exit_code))
             ledger.close()
         if verdict.exit_code == ExitCode.DONE and self._place.node_rank == 0:
@@ -165,7 +175,6 @@ class Session:
             RUN_ID: run_folder.run_id,
             RUN_FOLDER: str(run_folder.path),
             CONTROL: str(self._control.folder),
-            LAUNCHED: repr(self._began),
             TERMINAL: offer_terminal(),
             VERBOSE: "1" if self._verbose else "0",
         }
@@ -199,6 +208,8 @@ class Session:
                     children.reap_orphans(launcher, *more.processes)
             if follow is not None:
                 follow()
+        if launcher.returncode == 0:
+            self._await_last_word(outcomes)
         self._look_for_deaths(deaths, outcomes, ledger)
         deaths.settle(finally_=True)
         self._watch.deaths = deaths.all
@@ -207,6 +218,14 @@ class Session:
         self._watch.workers_came = self._roll.seen_any
         self._watch.budget_spent = settings is not None and self._roll.most_restarts >= settings.max_restarts
         return conclude(outcomes.outcomes(), self._watch, self._recipe, log)
+
+    def _await_last_word(self, outcomes: OutcomeReader) -> None:
+        """Rank 0 says that the run is done, maybe on another node: its file takes its time on a shared file system."""
+        until = time.monotonic() + (_FILE_PATIENCE if self._recipe.cluster.nodes > 1 else 0.0)
+        while time.monotonic() < until:
+            if any(one.decisive or one.exit_code == ExitCode.DONE for one in outcomes.outcomes()):
+                return
+            time.sleep(_POLL)
 
     def _listen(self) -> None:
         def received(number: int, _frame: FrameType | None) -> None:
@@ -237,7 +256,7 @@ class Session:
 
     def _is_over(self, outcomes: list[Outcome], deaths: Deaths) -> bool:
         """Whether this launch can only end, whatever its launcher waits for: a stopped worker hears no SIGTERM."""
-        if self._watch.hopeless or any(outcome.decisive for outcome in outcomes):
+        if self._watch.hopeless or self._watch.window_spent or any(outcome.decisive for outcome in outcomes):
             return True
         mended = ft_launcher_settings(self._recipe.recovery) is not None
         return not mended and (bool(deaths.all) or any(outcome.exit_code for outcome in outcomes))
@@ -253,8 +272,24 @@ class Session:
             if death is not None:
                 layer = self._recipe.recovery.layer
                 ledger.record(FaultSeen("launcher" if "ft_launcher" in layer else layer, str(death)))
+        self._kill_frozen()
         deaths.settle()
-        self._watch.hopeless = deaths.hopeless()
+        self._watch.hopeless = self._watch.hopeless or deaths.hopeless()
+        while self._restarts < self._roll.most_restarts:
+            self._restarts += 1
+            self._window.restarted(time.monotonic())
+            self._watch.window_spent = self._watch.window_spent or self._window.spent(time.monotonic())
+
+    def _kill_frozen(self) -> None:
+        """Kill what in-process restart cannot: a frozen rank 0 freezes the store, which its killers would ask first."""
+        settings = inprocess_settings(self._recipe.recovery)
+        if settings is None:
+            return
+        longest = (settings.hard_timeout + settings.termination_grace).total_seconds() + _FROZEN_MARGIN
+        for sign in self._roll.frozen(longest):
+            _say(f"rank {sign.rank} has been frozen (SIGSTOP) for {longest:.0f} s: killed")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(sign.pid, signal.SIGKILL)
 
     def _report(self, verdict: Verdict, run_folder: RunFolder, log: Path) -> None:
         if verdict.exit_code != ExitCode.DONE:
@@ -291,12 +326,6 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def _remove_leftovers(run_id: str) -> None:
-    from runner.checkpoint.shm import remove_leftovers
-
-    remove_leftovers(run_id)
 
 
 def _follow(path: Path) -> Callable[[], None]:

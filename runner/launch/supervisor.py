@@ -24,6 +24,7 @@ from runner.launch.process import adopt_orphans
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
+    from runner.recipe.recipe import Recipe
 
 
 def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
@@ -54,10 +55,10 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
                     sys.stdout.flush()
                     sys.stderr.flush()
                 os._exit(code)
-        return _wait(child, signals)
+        return _wait(child, signals, loaded.recipe)
 
 
-def _wait(child: int, signals: frozenset[signal.Signals]) -> int:
+def _wait(child: int, signals: frozenset[signal.Signals], recipe: Recipe) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)  # it cannot have been reaped yet: that ends this function
 
@@ -72,12 +73,30 @@ def _wait(child: int, signals: frozenset[signal.Signals]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        kill_descendants()
+        _clean_up_after_supervisor(recipe)
         print(
             f"nvrx-run: the supervisor was killed (signal {-code}); its workers were stopped", file=sys.stderr
         )
         return int(ExitCode.CRASHED)
     return code
+
+
+def _clean_up_after_supervisor(recipe: Recipe) -> None:
+    """End what a killed supervisor has left on this node, and remove the run's shared memory once nobody uses it."""
+    from runner.checkpoint.shm import remove_leftovers
+    from runner.launch.place import own_rank
+    from runner.launch.run_folder import RunFolder
+    from runner.recipe.resolve import resolve
+
+    if kill_descendants():  # stuck in the kernel: its memory is in use
+        return
+    try:
+        with contextlib.closing(RunFolder(resolve(recipe, cwd=Path.cwd()), own_rank())) as folder:
+            remove_leftovers(folder.run_id)
+    except (
+        RunError
+    ) as error:  # the next command has the folder already, or cannot use it either; it removes them
+        print(f"nvrx-run: shared memory of the run is left as it is: {error}", file=sys.stderr)
 
 
 def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int) -> int:

@@ -34,19 +34,19 @@ class Watch:
         launcher_status: exit status of the launcher, negative for a signal.
         deaths: workers that vanished without a word.
         hopeless: why another start is no use, or nothing.
+        window_spent: why restarts came too fast, or nothing.
         budget_spent: whether the launcher has used up its restarts.
         workers_came: whether any worker started.
         stop_requested: signal that asked to stop.
-        left_over: processes that could not be killed.
     """
 
     launcher_status: int = 0
     deaths: list[Death] = field(default_factory=list)
     hopeless: str = ""
+    window_spent: str = ""
     budget_spent: bool = False
     workers_came: bool = False
     stop_requested: str = ""
-    left_over: list[int] = field(default_factory=list)
 
 
 def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -> Verdict:
@@ -56,8 +56,14 @@ def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -
         return Verdict(chosen.exit_code, chosen.message, chosen.traceback)
     if watch.hopeless:
         return Verdict(int(ExitCode.NO_PROGRESS), watch.hopeless)
+    if watch.window_spent:
+        last = _cause(chosen, watch)
+        message = watch.window_spent + (f"; last fault: {last}" if last else "")
+        return Verdict(
+            int(ExitCode.RESTART_BUDGET_SPENT), message, chosen.traceback if chosen is not None else ""
+        )
     if watch.launcher_status == 0:
-        if any(outcome.exit_code == ExitCode.DONE for outcome in outcomes) or recipe.cluster.nodes > 1:
+        if any(outcome.exit_code == ExitCode.DONE for outcome in outcomes):
             return Verdict(int(ExitCode.DONE), "finished")
         return Verdict(int(ExitCode.CRASHED), "the workers ended without an error before the run was done")
     what = _cause(chosen, watch)

@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 499353002
+CHECKSUM = 542907657
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -158,6 +158,8 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     'InprocessSettings': {
         'max_restarts': (('int', 1, None, 9223372036854775807, None), ('value', 20)),
+        'window': (('optional', ('section', 'RestartWindow')), ('value', None)),
+        'startup_backoff': (('duration', None, None, None, None), ('seconds', 2.0)),
         'max_rank_faults': (('optional', ('int', 1, None, 9223372036854775807, None)), ('value', None)),
         'min_world_size': (('optional', ('int', 1, None, 9223372036854775807, None)), ('value', None)),
         'soft_timeout': (('duration', None, 0.0, None, None), ('seconds', 60.0)),
@@ -170,6 +172,10 @@ TABLE: dict[str, dict[str, Any]] = {
         'last_call_wait': (('duration', None, None, None, None), ('seconds', 0.05)),
         'termination_grace': (('duration', None, None, None, None), ('seconds', 5.0)),
     },
+    'RestartWindow': {
+        'restarts': (('int', 1, None, 9223372036854775807, None), None),
+        'time': (('duration', None, 0.0, None, None), None),
+    },
     'FtLauncherRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
@@ -180,6 +186,8 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     'FtLauncherSettings': {
         'max_restarts': (('int', 0, None, 9223372036854775807, None), ('value', 20)),
+        'window': (('optional', ('section', 'RestartWindow')), ('value', None)),
+        'startup_backoff': (('duration', None, None, None, None), ('seconds', 2.0)),
         'rank_heartbeat_timeout': (('duration', None, 0.0, None, None), ('seconds', 300.0)),
         'initial_rank_heartbeat_timeout': (('duration', None, 0.0, None, None), ('seconds', 1500.0)),
         'workload_check_interval': (('duration', None, 0.0, None, None), ('seconds', 0.5)),
@@ -199,7 +207,7 @@ TABLE: dict[str, dict[str, Any]] = {
     'FaultsSection': {
         'count': (('int', 0, None, 9223372036854775807, None), ('value', 0)),
         'seed': (('int', 0, None, 9223372036854775807, None), ('value', 42)),
-        'types': (('list', ('literal', ('exception', 'hang', 'native_hang', 'sigkill', 'sigstop', 'oom_kill', 'exit_0', 'exit_1', 'nan_loss')), 1, None), ('value', ('exception',))),
+        'types': (('list', ('literal', ('exception', 'hang', 'native_hang', 'sigkill', 'sigstop', 'oom_kill', 'exit_0', 'exit_1', 'nan_loss', 'cuda_error', 'loader_death', 'loader_hang')), 1, None), ('value', ('exception',))),
         'weights': (('optional', ('list', ('float', None, 0, None, None), None, None)), ('value', None)),
         'after_step': (('int', 0, None, 9223372036854775807, None), ('value', 0)),
         'at': (('list', ('section', 'ScheduledFault'), None, None), ('value', ())),
@@ -208,7 +216,7 @@ TABLE: dict[str, dict[str, Any]] = {
     'ScheduledFault': {
         'step': (('int', 1, None, 9223372036854775807, None), None),
         'rank': (('int', 0, None, 9223372036854775807, None), None),
-        'type': (('literal', ('exception', 'hang', 'native_hang', 'sigkill', 'sigstop', 'oom_kill', 'exit_0', 'exit_1', 'nan_loss')), None),
+        'type': (('literal', ('exception', 'hang', 'native_hang', 'sigkill', 'sigstop', 'oom_kill', 'exit_0', 'exit_1', 'nan_loss', 'cuda_error', 'loader_death', 'loader_hang')), None),
         'phase': (('literal', ('start', 'restore', 'step', 'snapshot', 'save')), ('value', 'step')),
     },
     'ClusterSection': {

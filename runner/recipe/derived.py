@@ -33,6 +33,16 @@ def processes_per_node(recipe: Recipe) -> int | None:
     return 1 if cluster.accelerator == "cpu" else None
 
 
+def uses_gpus(recipe: Recipe, *, present: bool) -> bool:
+    """Whether the ranks compute on GPUs and talk over NCCL.
+
+    Args:
+        present: whether this machine has a GPU; decides where `cluster.accelerator` is `auto`.
+    """
+    wanted = recipe.cluster.accelerator
+    return wanted == "cuda" or (wanted == "auto" and present)
+
+
 def world_size(recipe: Recipe) -> int | None:
     """Ranks of the run; None where only the machine at run time can tell."""
     each = processes_per_node(recipe)

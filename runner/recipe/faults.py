@@ -18,11 +18,14 @@ FaultType = Literal[
     "exit_0",
     "exit_1",
     "nan_loss",
+    "cuda_error",  # on a GPU an assertion fails and the context is lost; without one, the same exception alone
+    "loader_death",  # a data worker of the rank is killed (dataset.workers)
+    "loader_hang",  # its data workers freeze (dataset.workers, dataset.worker_timeout)
 ]
 
 FaultPhase = Literal[
     "start",  # once the ranks have met, before the model is built
-    "restore",  # once the state is loaded
+    "restore",  # once the state of an earlier life is loaded
     "step",  # between backward and update
     "snapshot",  # once the snapshot of the step is taken
     "save",  # once the save of the step has begun; asynchronous writers are still writing
@@ -40,7 +43,7 @@ class ScheduledFault(Section):
     """What happens."""
     phase: FaultPhase = "step"
     """What the rank is doing at the time. `start` and `restore` come once for each life: the first one is hit,
-    whatever `step` says."""
+    whatever `step` says; there is nothing to restore before another fault, or another command, began a second life."""
 
 
 class FaultsSection(Section):

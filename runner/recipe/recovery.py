@@ -10,6 +10,16 @@ from pydantic import Field
 from runner.recipe.fields import Duration, NonNegativeInt, PositiveDuration, PositiveInt, Section
 
 
+class RestartWindow(Section):
+    """How many restarts within what time are too many: faults that come so fast are no accidents any more."""
+
+    restarts: PositiveInt
+    """Restarts that are put up with within `time`. One more ends the run with exit code 11; of the in-process layer
+    under ft_launcher, it hands over to new processes. Below `max_restarts`."""
+    time: PositiveDuration
+    """How far back restarts count."""
+
+
 class InprocessSettings(Section):
     """NVRx in-process restart: the training function starts again inside the living process.
 
@@ -18,6 +28,11 @@ class InprocessSettings(Section):
 
     max_restarts: PositiveInt = 20
     """Restarts of a run before it stops with exit code 11."""
+    window: RestartWindow | None = None
+    """A tighter budget for faults in quick succession. Default: none."""
+    startup_backoff: Duration = timedelta(seconds=2)
+    """Pause before a restart that follows on a life without a finished step, so that what keeps the run from starting
+    (storage, a port) may pass. Doubles with each such life in a row, up to a minute. Other restarts never wait."""
     max_rank_faults: PositiveInt | None = None
     """Faults of one rank before that rank is given up (NVRx FaultCounter). Default: `max_restarts`."""
     min_world_size: PositiveInt | None = None
@@ -50,6 +65,11 @@ class FtLauncherSettings(Section):
 
     max_restarts: NonNegativeInt = 20
     """Restarts of the workers before the launcher gives up (exit code 11)."""
+    window: RestartWindow | None = None
+    """A tighter budget for faults in quick succession. Default: none."""
+    startup_backoff: Duration = timedelta(seconds=2)
+    """Pause before workers start again that ended without a finished step, as in `inprocess`. Doubles with each such
+    start in a row, up to a minute. Other restarts never wait."""
     rank_heartbeat_timeout: PositiveDuration = timedelta(minutes=5)
     """Longest time between two heartbeats of a rank. Above the longest step and the longest blocking save."""
     initial_rank_heartbeat_timeout: PositiveDuration = timedelta(minutes=25)

@@ -112,14 +112,14 @@ class Coroner:
     Args:
         run_folder: where records and outcomes go.
         layer: name of the recovery layer.
-        since: wall clock of the start of this launch; faults before it do not count as repeated.
+        earlier: names of records of earlier launches, which do not count as repeated.
         restart: how often the launcher has restarted the workers.
     """
 
-    def __init__(self, run_folder: Path, layer: str, since: float, restart: int = 0) -> None:
+    def __init__(self, run_folder: Path, layer: str, earlier: frozenset[str], restart: int = 0) -> None:
         self._folder = run_folder
         self._layer = layer
-        self._since = since
+        self._earlier = earlier
         self._restart = restart
         self._causes: list[FaultRecord] | None = (
             None  # of earlier lives, this process's and its predecessors'
@@ -176,11 +176,9 @@ class Coroner:
     def _repeated(self, record: FaultRecord) -> FaultRecord | None:
         if self._causes is None:
             self._causes = [
-                earlier
-                for earlier in read_records(self._folder)
-                if earlier.time >= self._since
-                and not earlier.consequence
-                and earlier.attempt != record.attempt
+                past
+                for past in read_records(self._folder, without=self._earlier)
+                if not past.consequence and past.attempt != record.attempt
             ]
         before = self._causes[-1] if self._causes else None
         self._causes.append(record)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
-from runner.recovery.nvrx import RankMonitorClient
+from runner.recovery.nvrx import connect_to_rank_monitor
 
 
 class Heartbeats:
@@ -23,8 +23,7 @@ class Heartbeats:
     """
 
     def __init__(self, stacks: Path, alarm: timedelta) -> None:
-        self._client = RankMonitorClient()
-        self._client.init_workload_monitoring()
+        self._client = connect_to_rank_monitor()
         self._lock = threading.Lock()
         stacks.parent.mkdir(parents=True, exist_ok=True)
         self._stacks: TextIO = stacks.open("w")

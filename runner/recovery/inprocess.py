@@ -21,7 +21,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from runner.errors import ExitCode
+from runner.errors import ExitCode, RunError
+from runner.launch.budget import WindowBudget, startup_pause
 from runner.launch.control import VERBOSE
 from runner.ledger.events import TeardownEnded
 from runner.recipe.recovery import CombinedRecovery, InprocessRecovery, InprocessSettings
@@ -96,6 +97,10 @@ class _Budget(nvrx.RetryController):
             raise
 
 
+class RestartsSpentError(RunError):
+    """No further restart in place: they came too fast."""
+
+
 class InprocessLayer:
     """Runs the training function in NVRx's wrapper, in one worker process."""
 
@@ -111,6 +116,8 @@ class InprocessLayer:
         self._heartbeats: Heartbeats | None = None
         self._base_attempt = ""
         self._min_world = self.settings.min_world_size or setup.facts.world_size
+        self._window = WindowBudget(self.settings.window, "recovery.inprocess.window")
+        self._fruitless = 0  # lives in a row without a finished step
         self._counter = nvrx.FaultCounter(
             max_rank_faults=self.settings.max_rank_faults or self.settings.max_restarts
         )
@@ -188,7 +195,12 @@ class InprocessLayer:
         self._close_heartbeats()
         if self.life is not None:
             setup.ledger.record(TeardownEnded())
+            self._fruitless = 0 if self.life.progressed else self._fruitless + 1
             self.life = None
+            self._window.restarted(time.monotonic())
+        setup.pause_before_start(
+            startup_pause(self.settings.startup_backoff.total_seconds(), self._fruitless), call.ping
+        )
         heartbeats = self._heartbeats = setup.open_heartbeats()
         connections = Connections(self._meeting, serve=False, timeout=setup.group_timeout)
         if not self._base_attempt:
@@ -212,6 +224,7 @@ class InprocessLayer:
         self.life = life
         setup.life_started(life, iteration=call.iteration)
         try:
+            self._check_window(life)
             self._train(life)
             life.leave()
         except SystemExit as error:
@@ -219,8 +232,22 @@ class InprocessLayer:
         except Exception as error:  # noqa: BLE001 - judged, recorded and raised to NVRx
             self._failed(life, error)
 
+    def _check_window(self, life: WrappedLife) -> None:
+        """Stop where restarts came too fast. Rank 0 judges for all: each rank saw them at times of its own."""
+        if self.settings.window is None or not life.in_process:
+            return
+        if life.rank == 0:
+            life.store.set("window", self._window.spent(time.monotonic()))
+        life.store.wait(["window"], self.setup.group_timeout)
+        if spent := life.store.get("window").decode():
+            code = ExitCode.CRASHED if self.combined else ExitCode.RESTART_BUDGET_SPENT
+            raise RestartsSpentError(spent, code)
+
     def _failed(self, life: WrappedLife, error: Exception) -> None:
-        ending = self.setup.coroner.exception(life, error)
+        if isinstance(error, RestartsSpentError):
+            ending = Ending(int(error.exit_code), str(error), final=True)
+        else:
+            ending = self.setup.coroner.exception(life, error)
         life.end(describe(error))
         self.setup.life_failed(life, ending)
         if ending.final:

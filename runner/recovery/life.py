@@ -94,6 +94,7 @@ class ProcessLife:
         self.in_process = in_process
         self.store: Store = PrefixStore(f"{attempt}/control", connections.control)
         self.step = 0
+        self.progressed = False  # whether it has finished a step
         self.layer = layer
         self._presence = presence
         self._connections = connections
@@ -125,6 +126,9 @@ class ProcessLife:
 
     def heartbeat(self, step: int) -> None:
         """This rank has finished `step` and goes on."""
+        if step > self.step and not self.progressed:  # the same step again: a sign of life in a long wait
+            self.progressed = True
+            self._presence.progressed()
         self.step = step
         self._presence.step(step)
 

@@ -21,6 +21,7 @@ from datetime import timedelta
 from torch.distributed import DistError, TCPStore
 
 from runner.errors import RunError
+from runner.launch.network import free_port
 from runner.recovery.ranks import RankFacts
 
 _POLL_SECONDS = 0.02
@@ -33,13 +34,6 @@ class Meeting:
 
     address: str
     port: int
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on at the moment."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def own_address(towards: str) -> str:

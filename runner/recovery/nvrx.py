@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+from nvidia_resiliency_ext.fault_tolerance.data import InitMsg, OkMsg
+from nvidia_resiliency_ext.fault_tolerance.rank_monitor_client import RankMonitorClientError
+from nvidia_resiliency_ext.fault_tolerance.utils import read_obj_from_ipc_socket, write_object_to_ipc_socket
 from nvidia_resiliency_ext.inprocess import (
     CallWrapper,
     Compose,
     Wrapper,
 )
 from nvidia_resiliency_ext.inprocess.abort import Abort, AbortTorchDistributed
-from nvidia_resiliency_ext.inprocess.attribution import format_interruption_records
-from nvidia_resiliency_ext.inprocess.exception import RestartAbort, RestartError
-from nvidia_resiliency_ext.inprocess.finalize import Finalize
-from nvidia_resiliency_ext.inprocess.health_check import CudaHealthCheck, FaultCounter, FaultCounterExceeded
+from nvidia_resiliency_ext.inprocess.exception import RestartAbort
+from nvidia_resiliency_ext.inprocess.health_check import CudaHealthCheck, FaultCounter
 from nvidia_resiliency_ext.inprocess.initialize import RetryController
 from nvidia_resiliency_ext.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
 from nvidia_resiliency_ext.inprocess.store import TCPStore as WrapperStore
@@ -30,15 +31,11 @@ __all__ = [
     "Compose",
     "CudaHealthCheck",
     "FaultCounter",
-    "FaultCounterExceeded",
-    "Finalize",
-    "RankMonitorClient",
     "RestartAbort",
-    "RestartError",
     "RetryController",
     "ShiftRanks",
     "WrapperStore",
-    "format_interruption_records",
+    "connect_to_rank_monitor",
     "make_wrapper",
 ]
 
@@ -53,6 +50,29 @@ def _hidden_local_rank() -> Iterator[None]:
     finally:
         if value is not None:
             os.environ["LOCAL_RANK"] = value
+
+
+def connect_to_rank_monitor() -> RankMonitorClient:
+    """A connection to this rank's monitor, which a fault in start-up cannot spoil for the lives to come.
+
+    The monitor outlives the workers. Where it loses two connections in a row that brought no heartbeat, as with two
+    faults before the first step, it counts its rank as given up for good, and refuses heartbeats from then on. So one
+    is sent at once. It would make the timeout of steps hold for the whole start-up: the message that opened the
+    connection, sent once more, makes the monitor wait for a first heartbeat again.
+
+    Raises:
+        RankMonitorClientError: the monitor cannot be reached or refuses.
+    """
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.send_heartbeat()
+    opening = InitMsg.__new__(InitMsg)  # its constructor differs between the versions
+    opening.rank_info, opening.iteration, opening.num_warmup_iters = client.rank_info, None, None
+    write_object_to_ipc_socket(opening, client.rank_monitor_socket)
+    reply = read_obj_from_ipc_socket(client.rank_monitor_socket)
+    if not isinstance(reply, OkMsg):
+        raise RankMonitorClientError(f"the rank monitor answered {reply!r} to a second opening")
+    return client
 
 
 def make_wrapper(*, gpus: bool, **settings: Any) -> Wrapper:

@@ -8,29 +8,26 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed import DistError
 
 from runner.errors import ExitCode, RunError
+from runner.launch.budget import startup_pause
 from runner.launch.children import mark_children
-from runner.launch.control import LAUNCHED, Control
-from runner.launch.outcome import decisive_since
+from runner.launch.control import Control
+from runner.launch.earlier import decisive, earlier_launches
 from runner.launch.presence import Presence
 from runner.launch.process import started_at
+from runner.recipe.derived import uses_gpus
 from runner.recipe.recipe import Recipe
-from runner.recipe.recovery import inprocess_settings
+from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
 from runner.recovery.direct import run_direct
-from runner.recovery.ending import Coroner, Ending
+from runner.recovery.ending import Coroner, Ending, describe
 from runner.recovery.ranks import RankFacts
 from runner.recovery.setup import WorkerSetup
 from runner.train.ports import Life, LifeLedger
 
 # What NVRx needs in the environment before the first process group (see docs/recovery.md).
 _ENVIRONMENT = {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}
-
-
-def uses_gpus(recipe: Recipe) -> bool:
-    """Whether the ranks talk over NCCL."""
-    wanted = recipe.cluster.accelerator
-    return wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available())
 
 
 def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: LifeLedger, log: Any) -> None:
@@ -42,14 +39,14 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
         SystemExit: the run is not done; the code is the product's exit code, and the reason is in the run's folder.
     """
     facts = RankFacts.from_environment()
-    since = float(os.environ.get(LAUNCHED) or started_at(os.getppid()))
-    verdict = decisive_since(recipe.run_folder, since)
+    control = Control.from_environment()
+    earlier = earlier_launches(recipe.run_folder, control)
+    verdict = decisive(recipe.run_folder, earlier)
     if verdict is not None:  # a launcher that knows nothing of it started this process once more
         log.info("nothing left to do", reason=verdict.message)
         return
     mark_children()
-    coroner = Coroner(recipe.run_folder, recipe.recovery.layer, since, facts.restart)
-    control = Control.from_environment()
+    coroner = Coroner(recipe.run_folder, recipe.recovery.layer, earlier, facts.restart)
     presence = Presence(control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -58,15 +55,27 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
             recipe=recipe,
             facts=facts,
             run_folder=recipe.run_folder,
-            gpus=uses_gpus(recipe),
+            gpus=uses_gpus(recipe, present=torch.cuda.is_available()),
             ledger=ledger,
             coroner=coroner,
             presence=presence,
             process_started=started_at(os.getpid()),
+            log=log,
         )
+        launcher = ft_launcher_settings(recipe.recovery)
+        if launcher is not None:
+            setup.pause_before_start(
+                startup_pause(launcher.startup_backoff.total_seconds(), presence.failed_starts())
+            )
         ending = _run(setup, train)
     except RunError as error:
         ending = Ending(int(error.exit_code), str(error), final=False)
+        coroner.conclude(facts.rank, ending)
+    except (
+        DistError
+    ) as error:  # before the ranks have met: rank 0 serves the store that the others did not find
+        what = f"rank {facts.rank} did not meet the other ranks: {describe(error)}"
+        ending = Ending(int(ExitCode.CRASHED), what, final=False, consequence=facts.rank != 0)
         coroner.conclude(facts.rank, ending)
     coroner.close()
     presence.leave()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from torch.distributed import Store
 
 from runner.errors import ExitCode
+from runner.launch.control import Control
 from runner.launch.presence import Presence
 from runner.ledger.events import LifeEnded, LifeStarted
 from runner.recipe.recipe import Recipe
@@ -22,6 +25,8 @@ from runner.recovery.meeting import Meeting, meet
 from runner.recovery.ranks import RankFacts
 from runner.train.ports import LifeLedger
 
+_PAUSE = 0.05  # seconds
+
 
 @dataclass(frozen=True)
 class WorkerSetup:
@@ -30,6 +35,7 @@ class WorkerSetup:
     Attributes:
         gpus: whether the ranks talk over NCCL.
         process_started: wall clock at which the process was created.
+        log: a structlog logger.
     """
 
     recipe: Recipe
@@ -40,6 +46,7 @@ class WorkerSetup:
     coroner: Coroner
     presence: Presence
     process_started: float
+    log: Any
 
     @property
     def layer(self) -> str:
@@ -69,6 +76,23 @@ class WorkerSetup:
             store.set("attempt", f"{time.time_ns() // 1_000_000:x}-{secrets.token_hex(2)}")
         store.wait(["attempt"], self.recipe.recovery.rendezvous_timeout)
         return str(store.get("attempt").decode())
+
+    def pause_before_start(self, seconds: float, sign: Callable[[], None] = lambda: None) -> None:
+        """Wait before a start, because the ones before it failed in start-up.
+
+        Args:
+            seconds: how long; nothing happens for 0.
+            sign: called all along, to tell whoever watches that this rank is well.
+        """
+        if seconds <= 0:
+            return
+        self.log.warning(
+            "waiting before this start", seconds=seconds, because="the last one finished no step"
+        )
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and Control.from_environment().stop_requested() is None:
+            sign()
+            time.sleep(_PAUSE)
 
     def life_started(self, life: ProcessLife, *, iteration: int) -> None:
         """Record the beginning of a life."""

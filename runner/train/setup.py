@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from runner.errors import InputError
+from runner.recipe.derived import uses_gpus
 from runner.recipe.recipe import Recipe
 from runner.recipe.sharding import DdpSharding
 from runner.train.data.tokenizer import Tokenizer
@@ -34,10 +35,7 @@ def pick_device(recipe: Recipe, local_rank: int) -> torch.device:
     Raises:
         InputError: CUDA is asked for and there is no such GPU.
     """
-    wanted = recipe.cluster.accelerator
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted == "cpu":
+    if not uses_gpus(recipe, present=torch.cuda.is_available()):
         return torch.device("cpu")
     if torch.cuda.device_count() <= local_rank:
         raise InputError(

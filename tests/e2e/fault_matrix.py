@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from product import LAYERS, changed
 
 Verdict = Literal["in place", "respawn", "ends"]
 
@@ -16,15 +18,22 @@ TYPES = (
     "sigstop",
     "sigkill",
     "oom_kill",
+    "cuda_error",
+    "loader_death",
+    "loader_hang",
 )
-_SOFT = {"exception", "nan_loss", "hang", "exit_0", "exit_1"}
+KINDS = ("exception", "hang", "native_hang", "sigkill")  # run through all phases
+PHASES = ("start", "restore", "snapshot", "save")  # besides the middle of a step
+_HARD = {"native_hang", "sigstop", "sigkill", "oom_kill"}
 
 MATRIX: dict[str, dict[str, Verdict]] = {
     "none": dict.fromkeys(TYPES, "ends"),
-    "inprocess": {kind: "in place" if kind in _SOFT else "ends" for kind in TYPES},
+    "inprocess": {kind: "ends" if kind in _HARD else "in place" for kind in TYPES},
     "ft_launcher": dict.fromkeys(TYPES, "respawn"),
-    "ft_launcher+inprocess": {kind: "in place" if kind in _SOFT else "respawn" for kind in TYPES},
+    "ft_launcher+inprocess": {kind: "respawn" if kind in _HARD else "in place" for kind in TYPES},
 }
+
+FULL_DISK = dict.fromkeys(MATRIX, 13)  # exit codes
 
 NOTICED_BY = {
     "exception": "itself",
@@ -36,7 +45,33 @@ NOTICED_BY = {
     "sigstop": "`hard_timeout`, `rank_heartbeat_timeout` or `process_group_timeout`",
     "sigkill": "the launcher",
     "oom_kill": "the launcher",
+    "cuda_error": "itself",
+    "loader_death": "itself",
+    "loader_hang": "itself, after `dataset.worker_timeout`",
 }
+
+
+def recovery_of(layer: str) -> dict[str, Any]:
+    """The layer with timeouts that a test can wait for."""
+    changes = {"process_group_timeout": "12s" if layer == "none" else "90s"}
+    if "inprocess" in layer:
+        changes |= {
+            "inprocess.soft_timeout": "8s",
+            "inprocess.hard_timeout": "12s",
+            "inprocess.barrier_timeout": "60s",
+            "inprocess.heartbeat_timeout": "20s",
+        }
+    if "ft_launcher" in layer:
+        changes["ft_launcher.rank_heartbeat_timeout"] = "12s" if layer == "ft_launcher" else "45s"
+    return changed(LAYERS[layer], changes)
+
+
+def settings_of(layer: str, *kinds: str) -> dict[str, Any]:
+    """What a run under `layer` needs besides the tiny recipe so that these faults can strike."""
+    settings: dict[str, Any] = {"recovery": recovery_of(layer)}
+    if any(kind.startswith("loader") for kind in kinds):
+        settings |= {"dataset.workers": 2, "dataset.worker_timeout": "5s"}
+    return settings
 
 
 def table() -> str:
@@ -47,4 +82,7 @@ def table() -> str:
     for kind in TYPES:
         cells = " | ".join(words[MATRIX[layer][kind]] for layer in MATRIX)
         rows.append(f"| `{kind}` | {cells} | {NOTICED_BY[kind]} |")
+    rows.append(
+        f"| full disk in a save | {' | '.join(f'ends, {code}' for code in FULL_DISK.values())} | the save |"
+    )
     return "\n".join(rows)

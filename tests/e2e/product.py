@@ -80,9 +80,9 @@ class Run:
         assert left_behind(self.folder) == [], done.stdout + done.stderr
         return done
 
-    def finish(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        """`nvrx-run RECIPE`, which must succeed."""
-        done = self.command(**environment)
+    def finish(self, *, seconds: float = 150, **environment: str) -> subprocess.CompletedProcess[str]:
+        """`nvrx-run RECIPE`, which must succeed within `seconds`."""
+        done = self.command(timeout=seconds, **environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -98,16 +98,15 @@ class Run:
         """Loss of each step on rank 0; the last execution of a step counts."""
         return {event["step"]: event["loss"] for event in self.events("StepEnded") if event["rank"] == 0}
 
-    def steps_saved(self) -> list[int]:
-        """Steps of committed checkpoints."""
-        found = (self.folder / "checkpoints").glob("step-*")
+    def steps_saved(self, folder: Path | None = None) -> list[int]:
+        """Steps of committed checkpoints, in `folder` where the recipe names one."""
+        found = (folder or self.folder / "checkpoints").glob("step-*")
         return sorted(int(path.name[5:]) for path in found if path.name[5:].isdigit())
 
-    def state(self, step: int | None = None) -> dict[str, torch.Tensor]:
+    def state(self, step: int | None = None, folder: Path | None = None) -> dict[str, torch.Tensor]:
         """All tensors of a checkpoint (default: the last), as torch.distributed.checkpoint itself reads them."""
-        return read_checkpoint(
-            self.folder / "checkpoints" / f"step-{self.steps_saved()[-1] if step is None else step}"
-        )
+        folder = folder or self.folder / "checkpoints"
+        return read_checkpoint(folder / f"step-{self.steps_saved(folder)[-1] if step is None else step}")
 
 
 def read_checkpoint(folder: Path) -> dict[str, torch.Tensor]:

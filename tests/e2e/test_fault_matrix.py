@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fault_matrix import MATRIX, TYPES, table
-from product import LAYERS, Run, changed, make_run, same
+from fault_matrix import MATRIX, TYPES, settings_of, table
+from fault_times import BEGIN, END, PAGE, note_times, seconds_of_faults, times_text
+from product import Run, make_run, same
 
 from runner.errors import ExitCode
 from runner.faults.records import read_records
@@ -28,22 +27,7 @@ CELLS = [
     for kind in TYPES
     for rank in (0, 1)
 ]
-LONGEST = 100  # seconds from the start to the end of a command on two cores, far below the next timeout of any layer
-
-
-def recovery_of(layer: str) -> dict[str, Any]:
-    """The layer with timeouts that a test can wait for."""
-    changes = {"process_group_timeout": "12s" if layer == "none" else "90s"}
-    if "inprocess" in layer:
-        changes |= {
-            "inprocess.soft_timeout": "8s",
-            "inprocess.hard_timeout": "12s",
-            "inprocess.barrier_timeout": "60s",
-            "inprocess.heartbeat_timeout": "20s",
-        }
-    if "ft_launcher" in layer:
-        changes["ft_launcher.rank_heartbeat_timeout"] = "12s" if layer == "ft_launcher" else "45s"
-    return changed(LAYERS[layer], changes)
+LONGEST = 85  # seconds from the fault to the next step, or to the end: below the next timeout of any layer
 
 
 @pytest.mark.parametrize(("layer", "kind", "rank"), CELLS)
@@ -52,11 +36,12 @@ def test_fault_ends_as_the_table_says(
 ) -> None:
     run = make_run(
         tmp_path,
-        {"recovery": recovery_of(layer), "faults.at": [{"step": 7, "rank": rank, "type": kind}]},
+        {**settings_of(layer, kind), "faults.at": [{"step": 7, "rank": rank, "type": kind}]},
     )
-    began = time.monotonic()
     done = run.command()
-    assert time.monotonic() - began < LONGEST
+    (seconds,) = seconds_of_faults(run.folder).values()
+    assert seconds < LONGEST
+    note_times(run.folder, layer)
     verdict = MATRIX[layer][kind]
     if verdict == "ends":
         assert done.returncode == ExitCode.CRASHED, done.stdout + done.stderr
@@ -74,6 +59,7 @@ def test_fault_ends_as_the_table_says(
         assert {record.rank for record in causes} <= {rank}, causes
 
 
-def test_the_documentation_shows_this_table() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "recovery.md"
-    assert table() in page.read_text(encoding="utf-8")
+def test_the_documentation_shows_this_table_and_the_kept_times() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert table() in page
+    assert f"{BEGIN}\n\n{times_text()}\n\n{END}" in page

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from runner.faults.injector import FaultingLedger, InjectedFault, ScheduledFaults
-from runner.ledger.events import FaultFired, SaveStarted
+from runner.ledger.events import FaultFired, Loaded, SaveStarted
 from runner.ledger.reader import read_run
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.fault_schedule import PlannedFault
@@ -102,6 +102,24 @@ def test_exception_and_nan_loss(tmp_path):
     assert torch.isnan(weight.grad).all()
     assert faults.loss(2, 0, torch.tensor(1.0)) == 1.0
     faults.during_step(2, 0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a real CUDA error would spoil this process")
+def test_cuda_error_is_torchs_own_exception_where_there_is_no_gpu(tmp_path):
+    faults = ScheduledFaults(
+        [PlannedFault(0, 1, 0, "cuda_error")], tmp_path, LedgerWriter(tmp_path, rank=0, life="a")
+    )
+    with pytest.raises(torch.AcceleratorError, match="imitated: there is no GPU"):
+        faults.during_step(1, 0)
+
+
+def test_there_is_nothing_to_restore_in_the_first_life(tmp_path):
+    ledger = FaultingLedger(LedgerWriter(tmp_path, rank=-1, life=""))
+    ledger.begin_life("a", rank=0)
+    ledger.faults = ScheduledFaults([PlannedFault(0, 1, 0, "exception", "restore")], tmp_path, ledger)
+    ledger.record(Loaded(0, "fresh", 0.0))
+    with pytest.raises(InjectedFault):
+        ledger.record(Loaded(4, "memory", 0.0))
 
 
 def test_fault_in_a_save_strikes_after_the_save_is_on_record(tmp_path):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from tinylab import recipe_text
 
 from runner.errors import InputError, RunError
+from runner.launch.place import find_place
 from runner.launch.pod import NodePlace, pod_identity, wait_for_name
+from runner.recipe.load import load_recipe
 
 
 def test_pod_of_an_indexed_job_knows_its_place() -> None:
@@ -74,3 +78,22 @@ def test_wait_ends_when_asked_to_stop(free_port: int) -> None:
     )
     timer.join()
     assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    "place", [{"NVRX_RUN_LEADER": "127.0.0.1", "JOB_COMPLETION_INDEX": "0"}, {"NODE_RANK": "0"}]
+)
+def test_taken_port_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: dict[str, str]
+) -> None:
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        cluster = {"accelerator": "cpu", "nodes": 2, "processes_per_node": 1, "leader": "127.0.0.1"}
+        path = tmp_path / "recipe.yaml"
+        path.write_text(recipe_text(tmp_path, "ft_launcher", cluster={**cluster, "rendezvous_port": port}))
+        with pytest.raises(InputError, match=f"cluster.rendezvous_port: port {port} is taken"):
+            find_place(load_recipe(path).recipe, say=lambda line: None, stop_requested=lambda: False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,6 +10,9 @@ import time
 
 import pytest
 from tinylab import expected
+
+from runner.checkpoint.shm import arena_path
+from runner.launch.process import children_by_parent
 
 
 def slow(*values):
@@ -91,6 +95,34 @@ def test_restart_budget(supervised, layer, changes):
     code, _, err = supervised(layer, "3:1:exception,5:0:exception", **changes).wait()
     assert code == 11, err
     assert "max_restarts" in err
+
+
+@pytest.mark.parametrize(
+    ("layer", "ends"), [("inprocess", True), slow("ft_launcher", True), slow("ft_launcher+inprocess", False)]
+)
+def test_restarts_in_quick_succession_have_a_budget_of_their_own(supervised, layer, ends):
+    section = layer.rpartition("+")[2]
+    window = {"window": {"restarts": 1, "time": "5m"}}
+    run = supervised(layer, "3:1:exception,5:0:exception", **{section: window})
+    code, _, err = run.wait()
+    if ends:
+        assert code == 11, err
+        assert f"2 restarts within 300 s (recovery.{section}.window allows 1)" in err
+    else:  # in place too often: new processes, with a budget of their own
+        assert code == 0, err
+        assert (run.run / "state.json").read_text() == str(expected())
+        assert len({path.read_text() for path in (run.run / "lives").iterdir()}) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["inprocess", "ft_launcher"])
+def test_only_restarts_after_a_failed_start_wait_and_each_longer(supervised, layer):
+    faults = "1:0:exception,1:0:exit_1,6:0:exception"
+    run = supervised(layer, faults, **{layer: {"startup_backoff": "500ms"}})
+    code, _, err = run.wait()
+    assert code == 0, err
+    waits = re.findall(r"waiting before this start .*?seconds=([\d.]+)", run.log)
+    assert sorted(map(float, waits)) == [0.5, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +218,23 @@ def test_nothing_survives_the_killed_supervisor(supervised, layer):
     while processes_of(run.folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert processes_of(run.folder) == []
+
+
+def test_shared_memory_goes_with_the_run_although_its_supervisor_was_killed(supervised):
+    run = supervised("ft_launcher", "3:0:hang")
+    run.until((run.run / "fired-3-0-hang").exists)
+    run_id = json.loads((run.run / "run.json").read_text())["run_id"]
+    arena = arena_path(run_id, 0)
+    arena.write_bytes(b"what a worker would have left")
+    try:
+        (inner,) = children_by_parent()[run.process.pid]
+        os.kill(inner, signal.SIGKILL)
+        code, _, err = run.wait()
+        assert code == 1
+        assert "the supervisor was killed (signal 9)" in err
+        assert not arena.exists()
+    finally:
+        arena.unlink(missing_ok=True)
 
 
 def test_rank_0_speaks_on_the_terminal_and_the_launcher_in_a_file(supervised):

@@ -14,8 +14,8 @@ import pytest
 from leftovers import processes_of
 from tinylab import expected, make_scripts, recipe_text
 
+from runner.launch.network import free_port
 from runner.launch.process import descendants
-from runner.recovery.meeting import free_port
 
 STEPS = 150
 

@@ -25,10 +25,11 @@ def test_twenty_faults_in_place_leave_everything_flat(tiny, layer):
         ]
         assert len(census) == 21
         assert len({entry["pid"] for entry in census}) == 1
-        early, last = census[2], census[-1]
+        # The record of a fault may just be being written, by a thread of its own: single counts say little.
+        early, late = census[2:7], census[-5:]
         for what in ("threads", "descriptors", "children"):
-            assert last[what] <= early[what], (what, census)
-        assert last["resident"] < early["resident"] + 24 * 2**20, census
+            assert min(each[what] for each in late) <= max(each[what] for each in early), (what, census)
+        assert late[-1]["resident"] < early[0]["resident"] + 24 * 2**20, census
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ import yaml
 from nvrx_releases import release_environ
 
 from runner.emit.launcher import launch_environ, launcher_argv
+from runner.launch.network import free_port
 from runner.launch.outcome import Outcome, outcome_folder
 from runner.launch.process import descendants
 from runner.recipe.recipe import Recipe
-from runner.recovery.meeting import free_port
 
 HERE = Path(__file__).parent
 STEPS = 12
@@ -154,7 +154,6 @@ def tiny_starter(tmp_path: Path):
         surroundings = release_environ(nvrx) if nvrx else dict(os.environ)
         env = launch_environ(recipe, surroundings) | {
             "TINY_FAULTS": faults,
-            "NVRX_RUN_LAUNCHED": str(time.time()),
             **(environ or {}),
         }
         with log.open("wb") as output:

@@ -16,6 +16,10 @@ HARD = frozenset({"native_hang", "sigkill", "sigstop", "oom_kill"})
 """Faults that end or freeze a process: only a launcher that starts processes again can mend them."""
 
 
+LOADER = frozenset({"loader_death", "loader_hang"})
+"""Faults of the processes that load data for a rank."""
+
+
 @rule("R601")
 def faults_fit_run(recipe: Recipe, report: Report) -> None:
     """`faults.count` must not exceed the steps that faults can hit.
@@ -98,9 +102,11 @@ def layer_survives_faults(recipe: Recipe, report: Report) -> None:
     """The recovery layer should survive the faults that are injected.
 
     `none` survives nothing. `inprocess` survives what reaches Python: exceptions, `sys.exit`, hangs, NaN losses. A
-    process that is killed, frozen, stuck in native code or gone needs `ft_launcher`.
+    process that is killed, frozen, stuck in native code or gone needs `ft_launcher`, and so does one whose GPU has
+    failed: nothing but a new process gets a new context.
     """
     layer, types = recipe.recovery.layer, report.facts.fault_types
+    hard = HARD | {"cuda_error"} if report.facts.on_gpus else HARD
     path = "faults.types" if recipe.faults.count else "faults.at"
     if layer == "none" and types:
         report.add(
@@ -109,10 +115,10 @@ def layer_survives_faults(recipe: Recipe, report: Report) -> None:
             "use inprocess for soft faults, ft_launcher for hard ones, or expect to start the run again",
             also="recovery.layer",
         )
-    elif layer == "inprocess" and types & HARD:
+    elif layer == "inprocess" and types & hard:
         report.add(
             path,
-            f"recovery.layer inprocess does not survive {', '.join(sorted(types & HARD))}: the process is gone",
+            f"recovery.layer inprocess does not survive {', '.join(sorted(types & hard))}: the process is gone",
             "use `ft_launcher` or `ft_launcher+inprocess`, which start it again",
             also="recovery.layer",
         )
@@ -171,7 +177,7 @@ def phases_come(recipe: Recipe, report: Report) -> None:
     """The `phase` of each of `faults.at` must come at its step.
 
     A save happens every `checkpoint.every` steps and at the last one, a snapshot also every `snapshot_every`; only in
-    phase `step` is there a loss to spoil.
+    phase `step` is there a loss to spoil, and data workers start with the first step.
     """
     checkpoint, last = recipe.checkpoint, recipe.training.steps
     for index, fault in enumerate(recipe.faults.at):
@@ -180,6 +186,8 @@ def phases_come(recipe: Recipe, report: Report) -> None:
         between = checkpoint.snapshot_every is not None and fault.step % checkpoint.snapshot_every == 0
         if fault.type == "nan_loss" and fault.phase != "step":
             report.add(f"{path}.phase", f"there is no loss in phase {fault.phase}", "use phase `step`")
+        elif fault.type in LOADER and fault.phase in ("start", "restore"):
+            report.add(f"{path}.phase", f"no data worker runs in phase {fault.phase}", "use phase `step`")
         elif fault.phase == "save" and not saved:
             message = f"step {fault.step} is not saved: checkpoints come every {checkpoint.every} steps"
             report.add(
@@ -189,3 +197,42 @@ def phases_come(recipe: Recipe, report: Report) -> None:
             also = "checkpoint.snapshot_every" if checkpoint.snapshot_every else "checkpoint.every"
             report.add(f"{path}.step", f"no snapshot is taken at step {fault.step}", "see checkpoint.snapshot_every",
                        also=also)  # fmt: skip
+
+
+@rule("R611")
+def loader_faults_have_workers(recipe: Recipe, report: Report) -> None:
+    """Faults of data workers need data workers: `dataset.workers` above 0, and data that is not streamed.
+
+    A frozen one is noticed after `dataset.worker_timeout`, which must not be 0 then.
+    """
+    types, dataset = report.facts.fault_types & LOADER, recipe.dataset
+    if not types:
+        return
+    path = "faults.types" if recipe.faults.count else "faults.at"
+    named = ", ".join(sorted(types))
+    if not dataset.workers or getattr(dataset, "streaming", False):
+        report.add(
+            path, f"{named}: the ranks load their data themselves", "set dataset.workers", also="dataset"
+        )
+    elif "loader_hang" in types and not dataset.worker_timeout:
+        report.add(
+            path,
+            "loader_hang: a frozen data worker would never be noticed, dataset.worker_timeout is 0",
+            "set dataset.worker_timeout",
+            also="dataset",
+        )
+
+
+@rule("R612")
+def window_below_budget(recipe: Recipe, report: Report) -> None:
+    """The restarts of a `window` must be fewer than `max_restarts`, which ends the run first otherwise."""
+    for layer, settings in (("inprocess", inprocess(recipe)), ("ft_launcher", ft_launcher(recipe))):
+        window = settings.window if settings else None
+        if settings is not None and window is not None and window.restarts >= settings.max_restarts:
+            report.add(
+                f"recovery.{layer}.window.restarts",
+                f"{window.restarts} is not below recovery.{layer}.max_restarts ({settings.max_restarts}): "
+                "the window never matters",
+                f"lower it, or raise recovery.{layer}.max_restarts",
+                also=f"recovery.{layer}.max_restarts",
+            )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
+import multiprocessing
+import multiprocessing.process
 import signal
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -10,13 +11,17 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils import signal_handling
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from runner.errors import InputError
+from runner.launch.process import DATA_WORKER, die_with_parent, name_this_process, process_name
 from runner.recipe.recipe import Recipe
 from runner.train.data.order import GlobalOrder
 from runner.train.data.packed import PackedTokens
+from runner.train.data.watch import Watched
 
-_PR_SET_PDEATHSIG = 1
+_KILLED_WITHIN = 5.0  # seconds
 
 
 class BatchSource(Protocol):
@@ -67,7 +72,8 @@ class PackedBatches:
         self._last_step = training.steps
         self._workers = recipe.dataset.workers
         self._timeout = recipe.dataset.worker_timeout.total_seconds()
-        self._stream: Iterator[torch.Tensor] = iter(())
+        self._loading: Iterator[torch.Tensor] = iter(())
+        self._stream = Watched(self._loading, 0.0, _kill_data_workers, self._forget_workers)
 
     def start(self, step: int, state: dict[str, Any]) -> None:
         """See `BatchSource.start`; `state` is not needed."""
@@ -75,11 +81,12 @@ class PackedBatches:
             self._tokens,
             batch_sampler=list_sampler(self._indices(step)),
             num_workers=self._workers,
-            timeout=self._timeout if self._workers else 0,
             worker_init_fn=_die_with_parent if self._workers else None,
             multiprocessing_context="fork" if self._workers else None,
         )
-        self._stream = iter(loader)
+        self._loading = iter(loader)
+        limit = self._timeout if self._workers else 0.0
+        self._stream = Watched(self._loading, limit, _kill_data_workers, self._forget_workers)
 
     def micro_batches(self) -> Iterator[torch.Tensor]:
         """See `BatchSource.micro_batches`."""
@@ -91,8 +98,27 @@ class PackedBatches:
         return {}
 
     def close(self) -> None:
-        """Stop the worker processes, whose end is waited for when the iterator goes."""
-        self._stream = iter(())
+        """Kill the worker processes, which hold nothing.
+
+        Not left to the iterator's end: the traceback of the very exception that ends a life may hold on to it, and
+        torch asks first, for 10 s each, which a frozen worker does not hear.
+        """
+        self._stream.close()
+        self._forget_workers()
+        loading, self._loading = self._loading, iter(())
+        if not isinstance(loading, _MultiProcessingDataLoaderIter):
+            return
+        for child in _data_workers():
+            child.kill()
+            child.join(_KILLED_WITHIN)
+        loading._shutdown_workers()
+
+    def _forget_workers(self) -> None:
+        """Have torch's signal handler take the end of workers for no fault any more."""
+        loading = self._loading
+        if isinstance(loading, _MultiProcessingDataLoaderIter) and loading._worker_pids_set:
+            signal_handling._remove_worker_pids(id(loading))
+            loading._worker_pids_set = False
 
     def _indices(self, step: int) -> Iterator[list[int]]:
         for later in range(step + 1, self._last_step + 1):
@@ -111,9 +137,24 @@ class list_sampler:
         return self._batches
 
 
+def _data_workers() -> list[multiprocessing.process.BaseProcess]:
+    return [
+        child for child in multiprocessing.active_children() if process_name(child.pid or 0) == DATA_WORKER
+    ]
+
+
+def _kill_data_workers() -> None:
+    """Kill them without taking their status: torch, in the main thread, looks for it and raises what it finds."""
+    for child in _data_workers():
+        child.kill()
+
+
 def _die_with_parent(_worker: int) -> None:
-    """A data worker must not outlive its rank, which may die by SIGKILL (Linux: prctl(2), PR_SET_PDEATHSIG)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """A data worker must not outlive its rank, which may die by SIGKILL."""
+    rank = multiprocessing.parent_process()
+    assert rank is not None and rank.pid is not None
+    die_with_parent(rank.pid)
+    name_this_process(DATA_WORKER)
     # The rank's handlers (preemption) are inherited by fork and mean nothing here.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -27,7 +27,9 @@ _TOKENS, _INDEX, _BATCH = "tokens.bin", "index.json", 256
 
 def fingerprint(recipe: Recipe) -> str:
     """Identifies prepared data: everything that decides which tokens it holds (not the sequence length)."""
-    what = recipe.dataset.model_dump(mode="json", exclude={"sequence_length", "shuffle", "workers"})
+    what = recipe.dataset.model_dump(
+        mode="json", exclude={"sequence_length", "shuffle", "workers", "worker_timeout"}
+    )
     what["tokenizer"] = tokenizer_name(recipe)
     what["revision"] = recipe.model.revision if what["tokenizer"] == recipe.model.name else None
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,51 @@
+"""A disk that fills up in the middle of a save ends the run with its own code, whatever the layer; space mends it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fault_matrix import FULL_DISK, recovery_of
+from product import Run, make_run, same
+
+
+def mount(folder: Path, options: str) -> None:
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True, capture_output=True
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk with room for one of the tiny recipe's checkpoints (0.6 MB) and not for two."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    try:
+        mount(folder, "size=1000k")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small disk cannot be mounted here (root needed): {error}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("layer", FULL_DISK)
+def test_a_full_disk_ends_the_run_with_its_own_code_and_space_mends_it(
+    tmp_path: Path, small_disk: Path, undisturbed: Run, layer: str, mode: str
+) -> None:
+    settings = {"recovery": recovery_of(layer), "checkpoint.folder": str(small_disk), "checkpoint.mode": mode}
+    run = make_run(tmp_path, settings)
+    done = run.command()
+    assert done.returncode == FULL_DISK[layer], done.stdout + done.stderr
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert run.steps_saved(small_disk) == [4]
+    launched = run.events("LifeStarted")
+    assert len(launched) == 2, "a restart would meet the same disk"
+    mount(small_disk, "remount,size=32m")
+    run.finish()
+    assert {event["step"] for event in run.events("Loaded")} == {0, 4}
+    assert same(run.state(folder=small_disk), undisturbed.state())

@@ -1,0 +1,77 @@
+"""Data workers that die or freeze: the rank gets to know, and none is left when its life is over."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from tinylab import recipe_text
+
+from runner.faults.injector import ScheduledFaults
+from runner.launch.process import DATA_WORKER, children_by_parent, process_name
+from runner.ledger.writer import LedgerWriter
+from runner.recipe.fault_schedule import PlannedFault
+from runner.recipe.faults import FaultType
+from runner.recipe.recipe import Recipe
+from runner.train.data.batches import PackedBatches
+from runner.train.data.packed import PackedTokens
+
+
+def workers() -> list[int]:
+    return [pid for pid in children_by_parent().get(os.getpid(), ()) if process_name(pid) == DATA_WORKER]
+
+
+@pytest.fixture
+def batches(tmp_path: Path) -> Iterator[PackedBatches]:
+    """One rank's batches of 100 steps, loaded by two workers."""
+    text = yaml.safe_load(recipe_text(tmp_path, "none", steps=100))
+    text["dataset"] |= {"sequence_length": 4, "workers": 2, "worker_timeout": "1s"}
+    recipe = Recipe.model_validate(text)
+    np.arange(900, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    (tmp_path / "index.json").write_text(
+        '{"tokens": 900, "documents": 1, "dtype": "uint16", "tokenizer": "bytes"}'
+    )
+    made = PackedBatches(recipe, PackedTokens(tmp_path, 4), rank=0, world_size=1)
+    made.start(0, {})
+    yield made
+    made.close()
+
+
+def strike(folder: Path, kind: FaultType) -> None:
+    ledger = LedgerWriter(folder, rank=0, life="a")
+    ScheduledFaults([PlannedFault(0, 1, 0, kind)], folder, ledger).during_step(1, 0)
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("loader_death", "DataLoader worker .* Killed|data worker of this rank is gone"),
+        ("loader_hang", "gave nothing for 1 s .dataset.worker_timeout"),
+    ],
+)
+def test_a_lost_data_worker_is_an_exception_of_its_rank_and_the_others_go_too(
+    tmp_path: Path, batches: PackedBatches, kind: FaultType, told: str
+) -> None:
+    assert [batch.shape for batch in batches.micro_batches()] == [torch.Size((1, 5))] * 2
+    assert len(workers()) == 2
+    with pytest.raises(RuntimeError, match=told):
+        strike(tmp_path, kind)
+        for _ in range(20):  # what was loaded ahead is still there
+            list(batches.micro_batches())
+            time.sleep(0.05)
+    began = time.monotonic()
+    batches.close()
+    assert time.monotonic() - began < 4, "torch itself waits for 10 s for each frozen worker"
+    assert workers() == []
+
+
+def test_a_fault_of_data_workers_without_any_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="loader_death, and this rank has no data workers"):
+        strike(tmp_path, "loader_death")
