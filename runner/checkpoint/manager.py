@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,13 +14,12 @@ from runner.checkpoint.arena import Arena, ArenaError, Purpose, open_arena, priv
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.layout import Layout, fingerprint, local_layout, placement
-from runner.checkpoint.nvrx_queue import WriterQueue
 from runner.checkpoint.plan import FilePlan, plan_files, shards_to_write
 from runner.checkpoint.restore import Restorer
-from runner.checkpoint.save import PEERS_PATIENCE, Outcome, SaveContext, SaveError, SaveJob
+from runner.checkpoint.save import PEERS_PATIENCE, Outcome, SaveContext, SaveJob
 from runner.checkpoint.shm import arena_path, current_run_id
 from runner.checkpoint.staging import Buffer, Staging
-from runner.checkpoint.writer import WriteRequest, prepare_writer, run_request, write_synchronously
+from runner.checkpoint.writing import Writing
 from runner.errors import ExitCode, InputError, RunError
 from runner.ledger.events import LoadSource, SaveCommitted, SaveFailed, SaveStarted, SnapshotTaken
 from runner.recipe.checkpoint import CheckpointSection
@@ -93,11 +91,8 @@ class Manager:
         self._device = device
         self._arena: Arena | None = None
         self._staging: Staging | None = None
-        self._writer: WriterQueue | None = None
+        self._writing = Writing(section, log, self._beat)
         self._job: SaveJob | None = None
-        self._job_buffer: Buffer | None = None
-        self._leftover: Buffer | None = None  # still read for a save that was abandoned
-        self._leftover_since = 0.0
         self._save_pending = False
         self._stalled = 0.0
         self._committed: set[int] = set()
@@ -137,8 +132,8 @@ class Manager:
             usable=Restorer.usable,
         )
         life.on_abort(self.freeze)
-        if self._section.mode == "async" and self._files:
-            self._ensure_writer()
+        assert self._arena is not None
+        self._writing.bind(life.rank, self._arena, self._files)
 
     def restore(self) -> tuple[int, LoadSource]:
         """Agree on the newest state that all ranks can have, copy it into the live state, return its step."""
@@ -183,9 +178,7 @@ class Manager:
         if self._job is not None:  # a daemon thread: where storage hangs, the process leaves without it
             self._job.join(_LEAVE_PATIENCE)
             self._job = None
-        if self._writer is not None:
-            self._writer.stop()
-            self._writer = None
+        self._writing.stop()
         self._drop_staging(remove=self._finished)
 
     # --- the loop's calls
@@ -229,7 +222,7 @@ class Manager:
         """Save the last step if it is not saved, wait for the commit, raise if it failed."""
         self._settle(time.perf_counter())
         self._drain()
-        self._end_leftover(wait=True)
+        self._writing.collect(wait=True)
         step = self._state.step
         if self._failed is None and step > 0 and step not in self._committed:
             self._stage(True, time.perf_counter())
@@ -255,7 +248,7 @@ class Manager:
     def _stage(self, save: bool, began: float) -> None:
         staging = self._staging
         assert staging is not None
-        self._end_leftover(wait=False)
+        self._writing.collect()
         present = staging.at(self._state.step)
         if present is not None:  # a snapshot of this very step is there already
             self._stalled = time.perf_counter() - began
@@ -264,7 +257,7 @@ class Manager:
             return
         buffer = staging.free()
         if buffer is None and save:
-            self._end_leftover(wait=True)
+            self._writing.collect(wait=True)
             buffer = staging.free()
         if buffer is None:
             if save:
@@ -292,19 +285,14 @@ class Manager:
             self._start_save(buffer)
 
     def _start_save(self, buffer: Buffer) -> None:
-        assert self._arena is not None
         self._saves += 1
         partial = self._folder.partial(buffer.step, f"{self._tag}-{self._saves}")
         synchronous = self._section.mode == "sync"
         self._log.info("saving", step=buffer.step, path=str(partial), mode=self._section.mode)
         began = time.perf_counter()
-        if synchronous or not self._files:
-            own_part = self._written_here(partial, buffer)
-        else:
-            own_part = self._written_by_writer(partial, buffer)
+        own_part = self._writing.begin(partial, buffer)
         self._job = SaveJob(self._context, buffer.step, partial, buffer.data, own_part)
-        self._job_buffer = buffer
-        buffer.lease += 1
+        self._writing.lend(buffer, self._job)
         self._job.start()
         if synchronous:
             outcome = self._drain(keep=True)
@@ -317,44 +305,6 @@ class Manager:
         else:
             self._stalled += time.perf_counter() - began
             self._ledger.record(SaveStarted(step=buffer.step, mode="async", stalled=self._stalled))
-
-    def _written_here(self, partial: Path, buffer: Buffer) -> Callable[[], list[dict[str, Any]] | None]:
-        assert self._arena is not None
-        arena, files = self._arena, self._files
-
-        def part() -> list[dict[str, Any]]:
-            return write_synchronously(partial, arena, buffer.index, files)
-
-        return part
-
-    def _written_by_writer(self, partial: Path, buffer: Buffer) -> Callable[[], list[dict[str, Any]] | None]:
-        assert self._arena is not None
-        arena, writer = self._arena, self._ensure_writer()
-        save = partial.name
-        request = WriteRequest(save, arena.path, buffer.index, str(partial), self._files)
-        writer.submit(run_request, (request,))
-
-        def part() -> list[dict[str, Any]] | None:
-            death = writer.death()
-            mail = arena.read_mail()
-            if mail is not None and mail["save"] == save and writer.idle():
-                if "error" in mail:
-                    raise SaveError(mail["error"])
-                return mail["files"]
-            if death is not None:
-                raise SaveError(f"the writer process is gone: {death}")
-            return None
-
-        return part
-
-    def _ensure_writer(self) -> WriterQueue:
-        if self._writer is not None and self._writer.death() is not None:
-            self._log.warning("writer process restarted", reason=self._writer.death())
-            self._writer.kill()
-            self._writer = None
-        if self._writer is None:
-            self._writer = WriterQueue(self._life.rank, prepare_writer)
-        return self._writer
 
     def _turn(self, step: int) -> bool:
         """Whether a due save starts now: after the one before, or not at all where that still runs.
@@ -380,10 +330,10 @@ class Manager:
 
     def _notice(self) -> None:
         """Look, without waiting, whether the running save has ended."""
-        self._end_leftover(wait=False)
+        self._writing.collect()
         if self._job is not None and self._job.outcome is not None:
             outcome = self._job.outcome
-            self._job_over()
+            self._job = None
             self._conclude(outcome)
 
     def _drain(self, *, keep: bool = False) -> Outcome | None:
@@ -402,43 +352,10 @@ class Manager:
             self._beat()
             job.join(_PAUSE)
         outcome = job.outcome
-        self._job_over()
+        self._job = None
         if outcome is not None and not keep:
             self._conclude(outcome)
         return outcome
-
-    def _job_over(self) -> None:
-        """Give the buffer back, at once or when the writer has left it."""
-        job, buffer = self._job, self._job_buffer
-        self._job = self._job_buffer = None
-        if job is None or buffer is None:
-            return
-        if job.write_finished.is_set() or self._section.mode == "sync" or not self._files:
-            buffer.lease -= 1
-        else:
-            self._leftover, self._leftover_since = buffer, job.started
-
-    def _end_leftover(self, *, wait: bool) -> None:
-        """The writer of a save that was given up may still read its buffer: end that, within the write timeout."""
-        if self._leftover is None:
-            return
-        end = self._leftover_since + self._section.write_timeout.total_seconds()
-        while True:
-            if self._writer is None or self._writer.death() is not None or self._writer.idle():
-                break
-            if time.monotonic() > end:
-                self._log.warning(
-                    "writer process killed", reason="it did not finish an abandoned save in time"
-                )
-                self._writer.kill()
-                self._writer = None
-                break
-            if not wait:
-                return
-            self._beat()
-            time.sleep(_PAUSE)
-        self._leftover.lease -= 1
-        self._leftover = None
 
     def _conclude(self, outcome: Outcome) -> None:
         """Tell ledger and log; raise where the policy says so."""
@@ -504,7 +421,7 @@ class Manager:
             self._beat()
         if job.outcome is not None and job.outcome.committed:
             self._committed.add(job.step)
-        self._job_over()
+        self._job = None
 
     def _lay_out(self, state: TrainState) -> Layout:
         """The layout of the local shards, that of the life before where nothing has moved."""
@@ -559,10 +476,9 @@ class Manager:
         if self._arena is not None:
             if self._arena.purpose == purpose:
                 return
-            if self._writer is not None:  # it may still read what is about to go
-                self._writer.kill()
-                self._writer = None
-                self._leftover = None
+            self._writing.kill(
+                "the staging buffers are laid out anew"
+            )  # it may still read what is about to go
             self._drop_staging(remove=True)
         one_by_one = self._device.type == "cuda"  # where the buffers are page-locked beside training
         try:
@@ -582,6 +498,7 @@ class Manager:
             self._device,
             successors=self._successors,
             local_world_size=life.local_world_size,
+            lent=self._writing.lent,
         )
 
     def _drop_staging(self, *, remove: bool) -> None:

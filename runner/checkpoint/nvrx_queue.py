@@ -55,7 +55,7 @@ def _follow_as_main() -> Iterator[None]:
 
 
 class WriterQueue:
-    """One writer process of this rank. Not thread-safe: one save at a time uses it.
+    """One writer process of this rank. For one thread, but for `death`.
 
     Args:
         rank: this rank, for NVRx's log.
@@ -75,14 +75,10 @@ class WriterQueue:
         self._caller = self._queue._get_async_caller()
         self._caller.rank = rank
         self._named = True
+        self._ended = "it was stopped"
         with _follow_as_main():
             self._queue.schedule_async_request(AsyncRequest(prepare, (), []))
         atexit.register(self.kill)
-
-    @property
-    def pid(self) -> int | None:
-        """The writer's process id, None once it was stopped."""
-        return self._caller.process.pid if self._caller.process else None
 
     def submit(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
         """Hand one call to the writer. Does not wait; arguments are pickled, so keep them small and plain."""
@@ -100,7 +96,7 @@ class WriterQueue:
         """How the writer ended, None while it lives."""
         process = self._caller.process
         if process is None:
-            return "it was stopped"
+            return self._ended
         if process.is_alive():
             return None
         code = process.exitcode
@@ -116,8 +112,13 @@ class WriterQueue:
             process.join(_STOP_PATIENCE)
         self.kill()
 
-    def kill(self) -> None:
-        """End the writer now, whatever it does, and leave nothing that a later clean-up could wait for."""
+    def kill(self, reason: str | None = None) -> None:
+        """End the writer now, whatever it does, and leave nothing that a later clean-up could wait for.
+
+        Args:
+            reason: what `death` says from now on.
+        """
+        self._ended = reason or self._ended
         atexit.unregister(self.kill)
         process = self._caller.process
         if process is not None:

@@ -38,12 +38,11 @@ _LEFTOVER_PATIENCE = 60.0  # seconds a copy of an aborted life may take to run o
 
 @dataclass
 class Buffer:
-    """One staging buffer. `lease` counts the writers that read it."""
+    """One staging buffer."""
 
     index: int
     step: int = -1
     valid: bool = False
-    lease: int = 0
     generation: int = 0
     data: dict[str, Any] = field(default_factory=dict)
     checksum: str | None = None
@@ -59,10 +58,18 @@ class Staging:
         device: where the live tensors are; pins the arena where it is a GPU.
         successors: whether another process may go on from this arena, so that snapshots are checksummed.
         local_world_size: ranks of this node, which share its cores.
+        lent: the buffers that writers read.
     """
 
     def __init__(
-        self, arena: Arena, layout: Layout, device: torch.device, *, successors: bool, local_world_size: int
+        self,
+        arena: Arena,
+        layout: Layout,
+        device: torch.device,
+        *,
+        successors: bool,
+        local_world_size: int,
+        lent: Callable[[], list[Buffer]],
     ) -> None:
         self.arena = arena
         self.layout = layout
@@ -76,6 +83,7 @@ class Staging:
         self._frozen = False
         self._state: TrainState | None = None
         self._successors = successors
+        self._lent = lent
         self._recover(successors, local_world_size)
         if self._cuda:
             self._stream = torch.cuda.Stream(device)
@@ -135,11 +143,6 @@ class Staging:
     # --- snapshots
 
     @property
-    def frozen(self) -> bool:
-        """Whether the life is over."""
-        return self._frozen
-
-    @property
     def pending(self) -> Buffer | None:
         """The buffer whose copy is not seen complete yet."""
         return self._pending
@@ -161,10 +164,8 @@ class Staging:
         newest = self.newest()
         sealed = max((b for b in self.buffers if b.valid and b.checksum), key=lambda b: b.step, default=None)
         sealing = self._sealer.running if self._sealer is not None else None
-        kept = [newest, self._pending, sealed]
-        candidates = [
-            b for b in self.buffers if not any(b is k for k in kept) and b.index != sealing and not b.lease
-        ]
+        kept = [newest, self._pending, sealed, *self._lent()]
+        candidates = [b for b in self.buffers if not any(b is k for k in kept) and b.index != sealing]
         return min(candidates, key=lambda b: (b.valid, b.step), default=None)
 
     def begin(self, buffer: Buffer) -> None:

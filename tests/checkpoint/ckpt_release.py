@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import torch.distributed as dist
-from ckpt_world import Rank, Recorder, Trainer, digest, manager, train
+from ckpt_world import Rank, Recorder, Trainer, digest, manager, train, writer_pid
 
 from runner.ledger.events import SaveFailed
 
@@ -32,8 +32,7 @@ def main(folder: Path) -> dict[str, object]:
     checkpointer = manager(folder / "b", recorder, "b", mode="async", every=2, on_error="continue")
     checkpointer.attach(life, trainer.state)
     checkpointer.restore()
-    writer = checkpointer._ensure_writer().pid
-    assert writer is not None
+    writer = writer_pid()
     os.kill(writer, signal.SIGSTOP)
     trainer.step(checkpointer)
     trainer.step(checkpointer)  # the save of step 2 is handed over

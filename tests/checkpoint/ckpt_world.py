@@ -253,6 +253,21 @@ def named(run_id: str) -> str:
     return f"test{os.environ['CKPT_SESSION']}-{run_id}"
 
 
+def writer_pid() -> int:
+    """The checkpoint writer of this rank, its only child process."""
+    (writer,) = multiprocessing.active_children()
+    assert writer.pid is not None
+    return writer.pid
+
+
+def wait_for_writer(checkpointer: Manager) -> None:
+    """Its start takes seconds, which is not what is timed."""
+    end = time.monotonic() + 60
+    while not checkpointer._writing.idle():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def manager(folder: Path | str, recorder: Recorder, run_id: str, **settings: Any) -> Manager:
     return Manager(section(**settings), Path(folder), named(run_id), recorder, recorder, CPU)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ckpt_world import Rank, Recorder, Trainer, World, attempt, manager, named
+from ckpt_world import Rank, Recorder, Trainer, World, attempt, manager, named, wait_for_writer, writer_pid
 
 from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode, RunError
@@ -39,8 +39,7 @@ def observed(
     try:
         checkpointer.attach(life, trainer.state)
         checkpointer.restore()
-        while checkpointer._writer is not None and not checkpointer._writer.idle():
-            time.sleep(0.01)  # its start is not what is timed
+        wait_for_writer(checkpointer)
         while trainer.state.step < until:
             if trainer.state.step <= 2:
                 began = told = time.monotonic()
@@ -69,9 +68,8 @@ def observed(
 
 
 def _make_trouble(checkpointer: Any, trouble: str) -> threading.Thread | None:
-    pid = checkpointer._ensure_writer().pid
-    while not checkpointer._writer.idle():
-        time.sleep(0.01)
+    wait_for_writer(checkpointer)
+    pid = writer_pid()
     os.kill(pid, signal.SIGSTOP)
     if trouble == "stall":
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ckpt_world import Rank, Recorder, Trainer, World, arenas, digest, manager, named, train
+from ckpt_world import Rank, Recorder, Trainer, World, arenas, digest, manager, named, train, writer_pid
 
 from runner.checkpoint import manager as manager_module
 from runner.checkpoint.shm import SHARED_MEMORY, remove_leftovers
@@ -153,7 +153,7 @@ def abandoned(place: Rank, folder: str, run_id: str) -> dict[str, Any]:
     sources = []
     for _ in range(2):
         target = trainer.state.step + (2 if trainer.state.step % 2 else 3)
-        writer = checkpointer._ensure_writer().pid
+        writer = writer_pid()
         os.kill(writer, signal.SIGSTOP)
         while trainer.state.step < target:
             trainer.step(checkpointer)
