@@ -81,6 +81,7 @@ CASES: dict[str, Case] = {
     "R504": (QUICK, ("cluster={nodes: 2, accelerator: cpu, processes_per_node: 1}", "output.folder=/tmp/run")),
     "R505": (QUICK, ("checkpoint.every=100",)),
     "R506": (QUICK, ("checkpoint.snapshot_every=40",)),
+    "R507": (QUICK, ("checkpoint.folder=s3://bucket/run",)),
     "R601": (QUICK, ("faults={count: 99, after_step: 40}", "recovery.inprocess.max_restarts=200")),
     "R602": (QUICK, ("faults={at: [{step: 30, rank: 2, type: exception}]}",)),
     "R603": (QUICK, ("faults.weights=[0.6, 0.4]",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from runner.recipe.units import format_size
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NODE_LOCAL = ("/dev/shm", "/tmp", "/var/tmp", "/run", "/proc", "/sys")
 
 
@@ -124,3 +126,22 @@ def snapshots_come_before_checkpoints(recipe: Recipe, report: Report) -> None:
             "leave it out, or use less",
             also="checkpoint.every",
         )
+
+
+@rule("R507")
+def folders_are_in_a_file_system(recipe: Recipe, report: Report) -> None:
+    """The run's and the checkpoints' folders are paths, not addresses: object stores (`s3://`) are not supported.
+
+    A checkpoint is committed by renaming its folder, which happens at once or not at all. Object stores have no
+    rename of a folder: objects would be copied one by one, and a reader could meet half a checkpoint.
+    """
+    for path, folder in (
+        ("output.folder", recipe.output.folder),
+        ("checkpoint.folder", recipe.checkpoint.folder),
+    ):
+        if folder and _ADDRESS.match(folder):
+            report.add(
+                path,
+                f"{folder} is an address: object stores cannot rename a folder, which is what commits a checkpoint",
+                "use a local or shared folder, and copy committed checkpoints (step-<N>) from there",
+            )
