@@ -1,4 +1,4 @@
-"""The folder of checkpoints: which names mean what, the commit record, retention.
+"""The folder of checkpoints: which names mean what, and what goes when.
 
     step-<N>                    committed: the record was written, everything was synced, then it got this name
     step-<N>.<tag>.partial      being written, or abandoned; never loaded
@@ -12,28 +12,22 @@ too) do at once or not at all. Standard library only.
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-RECORD = "commit.json"
-METADATA = ".metadata"
-FORMAT = 1
+from runner.checkpoint.record import Damaged, read_record, verify_sizes
+from runner.launch.durable import sync_folder
+
 _NAME = re.compile(
     r"step-(\d{1,18})(?:\.(?:(?P<tag>[A-Za-z0-9_-]+)\.)?(?P<state>partial|deleting|damaged-\d+))?"
 )
-_FILE = re.compile(r"__\d{1,9}_\d{1,9}\.distcp|\.metadata")
+_RIVALS = 1000  # files that another process may remove under our hands before that counts as an error
 
-
-class Damaged(Exception):
-    """A checkpoint that cannot be trusted; the text says what is wrong with it."""
+Failure = tuple[Path, str]  # what could not be removed, and why
 
 
 @dataclass(frozen=True)
@@ -45,117 +39,13 @@ class Entry:
     path: Path
 
 
-@dataclass(frozen=True)
-class CommitRecord:
-    """What a checkpoint consists of; the last file written into it.
-
-    Attributes:
-        files: name, size and xxh3_128 of each file, the writing rank, and its items: [tensor name, offsets,
-            sizes, container offset, container length, offset of the raw bytes].
-        tensors: name -> [dtype, global shape].
-        data: streaming state of each rank.
-    """
-
-    step: int
-    world_size: int
-    fingerprint: str
-    created: float
-    mode: str
-    versions: dict[str, str]
-    files: list[dict[str, Any]]
-    tensors: dict[str, list[Any]]
-    data: list[dict[str, Any]] = field(default_factory=list)
-    format: int = FORMAT
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all files."""
-        return sum(file["size"] for file in self.files)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def looks_whole(entry: Entry) -> bool:
+    """Whether a checkpoint's record verifies and its files have their sizes."""
     try:
-        os.fsync(fd)
-    except (
-        OSError
-    ) as error:  # some network file systems refuse fsync of a folder; they sync names on their own
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(fd)
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a file and fsync it."""
-    with path.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def write_record(folder: Path, record: CommitRecord) -> None:
-    """Write the commit record, with a checksum of its own, durably."""
-    body = json.dumps(asdict(record), separators=(",", ":"))
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    write_durably(folder / RECORD, f'{{"sha256":"{digest}","record":{body}}}\n'.encode())
-
-
-def read_record(folder: Path) -> CommitRecord:
-    """Read and check a commit record. Nothing in it is executed or used as a path outside `folder`.
-
-    Raises:
-        Damaged: missing, changed, or not what this version writes.
-        OSError: the file system says no.
-    """
-    try:
-        text = (folder / RECORD).read_bytes()
-    except FileNotFoundError:
-        raise Damaged(f"{RECORD} is missing") from None
-    head = re.match(rb'\{"sha256":"([0-9a-f]{64})","record":', text)
-    if not head or not text.endswith(b"}\n"):
-        raise Damaged(f"{RECORD} is not a commit record")
-    body = text[head.end() : -2]
-    if hashlib.sha256(body).hexdigest().encode() != head[1]:
-        raise Damaged(f"{RECORD} does not match its own checksum")
-    try:
-        value = json.loads(body)
-        if value.get("format") != FORMAT:
-            raise Damaged(f"{RECORD} has format {value.get('format')}, this version reads {FORMAT}")
-        record = CommitRecord(**value)
-        _check(record)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Damaged(f"{RECORD} is malformed: {error}") from error
-    return record
-
-
-def _check(record: CommitRecord) -> None:
-    for file in record.files:
-        if not _FILE.fullmatch(file["name"]):
-            raise ValueError(f"file name {file['name']!r}")
-        if not isinstance(file["size"], int) or file["size"] < 0:
-            raise ValueError(f"size of {file['name']}")
-        for name, offsets, sizes, _, _, raw in file["items"]:
-            shape = record.tensors[name][1]
-            whole = all(min(o, s) >= 0 and o + s <= n for o, s, n in zip(offsets, sizes, shape, strict=True))
-            if not whole or not 0 <= raw <= file["size"]:
-                raise ValueError(f"place of {name} in {file['name']}")
-
-
-def verify_sizes(folder: Path, record: CommitRecord) -> None:
-    """Compare the size of every file with the record.
-
-    Raises:
-        Damaged: a file is missing or has another size.
-    """
-    for file in record.files:
-        try:
-            size = (folder / file["name"]).stat().st_size
-        except FileNotFoundError:
-            raise Damaged(f"{file['name']} is missing") from None
-        if size != file["size"]:
-            raise Damaged(f"{file['name']} has {size} bytes, the record says {file['size']}")
+        verify_sizes(entry.path, read_record(entry.path))
+    except (Damaged, OSError):
+        return False
+    return True
 
 
 class CheckpointFolder:
@@ -227,47 +117,90 @@ class CheckpointFolder:
                 return target
         raise OSError(errno.EEXIST, f"too many damaged copies of step {step} in {self.root}")
 
-    def sweep(self) -> list[Path]:
-        """Finish deletions that were cut short, and remove abandoned partial folders."""
-        removed = []
+    def sweep(self) -> tuple[list[Path], list[Failure]]:
+        """Finish deletions that were cut short, and remove abandoned partial folders.
+
+        Returns:
+            what was removed, and what could not be, with the reason.
+        """
+        removed: list[Path] = []
+        failures: list[Failure] = []
         for entry in self.entries():
             if entry.state in ("deleting", "partial"):
-                shutil.rmtree(entry.path, ignore_errors=True)
-                removed.append(entry.path)
-        return removed
+                try:
+                    remove_tree(entry.path)
+                except OSError as error:
+                    failures.append((entry.path, _words(error)))
+                else:
+                    removed.append(entry.path)
+        return removed, failures
 
-    def retain(self, keep_last: int, keep_every: int | None, usable: Callable[[Entry], bool]) -> list[int]:
-        """Delete what retention does not keep; returns the steps deleted.
+    def retain(
+        self, keep_last: int, keep_every: int | None, usable: Callable[[Entry], bool]
+    ) -> tuple[list[int], list[Failure]]:
+        """Delete what retention does not keep.
 
-        The newest checkpoint that is `usable` stays whatever the settings say, and while none is, nothing goes.
+        The newest checkpoint that is `usable` stays whatever the settings say, and while none is, nothing goes. One
+        that cannot be deleted does not keep the others from it.
+
+        Returns:
+            the steps deleted, and what could not be deleted, with the reason.
+
+        Raises:
+            OSError: the folder cannot be read.
         """
         committed = self.committed()
         keep = {entry.step for entry in committed[-keep_last:]}
         if keep_every:
             keep |= {entry.step for entry in committed if entry.step % keep_every == 0}
         doomed = [entry for entry in committed if entry.step not in keep]
-        if not doomed:
-            return []
-        safe = next((entry.step for entry in reversed(committed) if usable(entry)), None)
+        deleted: list[int] = []
+        failures: list[Failure] = []
+        safe = next((entry.step for entry in reversed(committed) if usable(entry)), None) if doomed else None
         if safe is None:
-            return []
-        deleted = []
+            return deleted, failures
         for entry in doomed:
-            if entry.step != safe:
+            if entry.step == safe:
+                continue
+            try:
                 self.delete(entry)
+            except OSError as error:
+                failures.append((entry.path, _words(error)))
+            else:
                 deleted.append(entry.step)
-        return deleted
+        return deleted, failures
 
     def delete(self, entry: Entry) -> None:
-        """Delete a checkpoint; a crash on the way leaves a name that says so."""
+        """Delete a checkpoint; a crash on the way leaves a name that says so.
+
+        Raises:
+            OSError: it cannot be renamed, or something in it cannot be removed.
+        """
         doomed = self.root / f"step-{entry.step}.deleting"
         if doomed.exists():
-            shutil.rmtree(doomed)
+            remove_tree(doomed)
         entry.path.rename(doomed)
         sync_folder(self.root)
-        shutil.rmtree(doomed)
+        remove_tree(doomed)
 
 
-def age(record: CommitRecord) -> float:
-    """Seconds since a checkpoint was committed."""
-    return max(0.0, time.time() - record.created)
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all that is in it. Somebody else may be removing it too.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    for _ in range(_RIVALS):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            if folder.exists():
+                continue  # a file of it was removed under our hands
+        return
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(folder))
+
+
+def _words(error: OSError) -> str:
+    """What the system says, and about which file."""
+    said = error.strerror or str(error)
+    return f"{said}: {error.filename}" if error.filename else said

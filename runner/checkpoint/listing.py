@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from runner.checkpoint.folder import CheckpointFolder, Damaged, Entry, read_record, verify_sizes
+from runner.checkpoint.folder import CheckpointFolder, Entry
+from runner.checkpoint.record import Damaged, read_record, verify_sizes
 from runner.errors import InputError
 from runner.recipe.recipe import Recipe
 

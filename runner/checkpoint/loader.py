@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import xxhash
 
-from runner.checkpoint.folder import CommitRecord, Damaged, verify_sizes
 from runner.checkpoint.layout import DTYPES, Layout, Shard
+from runner.checkpoint.record import CommitRecord, Damaged, verify_sizes
 
 _CHUNK = 8 << 20
 _BEAT = 0.2  # seconds

@@ -9,7 +9,9 @@ from typing import Any
 
 from runner.checkpoint import loader
 from runner.checkpoint.exchange import Exchange
-from runner.checkpoint.folder import CheckpointFolder, CommitRecord, Damaged, Entry, read_record, verify_sizes
+from runner.checkpoint.folder import CheckpointFolder
+from runner.checkpoint.record import CommitRecord, Damaged, read_record
+from runner.checkpoint.retention import Retention
 from runner.checkpoint.staging import Staging
 from runner.errors import ExitCode, InputError, RunError
 from runner.ledger.events import LoadSource
@@ -21,13 +23,14 @@ class Restorer:
     """One agreement at the start of a life. `committed` holds the steps on storage afterwards."""
 
     def __init__(
-        self, *, exchange: Exchange, staging: Staging, folder: CheckpointFolder, section: CheckpointSection,
-        fingerprint: str, in_process: bool, log: Any, beat: Callable[[], None],
+        self, *, exchange: Exchange, staging: Staging, folder: CheckpointFolder, retention: Retention,
+        section: CheckpointSection, fingerprint: str, in_process: bool, log: Any, beat: Callable[[], None],
     ) -> None:  # fmt: skip
         self.committed: set[int] = set()
         self._exchange = exchange
         self._staging = staging
         self._folder = folder
+        self._retention = retention
         self._section = section
         self._fingerprint = fingerprint
         self._in_process = in_process
@@ -85,8 +88,7 @@ class Restorer:
         folder = self._folder
         if attempt == 0:
             folder.prepare()
-            for path in folder.sweep():
-                self._log.warning("unfinished checkpoint ignored and removed", path=str(path))
+            self._retention.sweep()
         while True:
             stored = [entry.step for entry in folder.committed()]
             if common and (not stored or common[-1] >= stored[-1]):
@@ -161,12 +163,3 @@ class Restorer:
         self._log.error(
             "checkpoint does not load and is set aside", step=step, path=str(target), reason=reason
         )
-
-    @staticmethod
-    def usable(entry: Entry) -> bool:
-        """Whether a checkpoint looks whole: its record verifies and its files have their sizes."""
-        try:
-            verify_sizes(entry.path, read_record(entry.path))
-        except (Damaged, OSError):
-            return False
-        return True

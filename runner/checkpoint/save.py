@@ -1,7 +1,7 @@
 """One save, from the writer's last byte to the commit: a thread per rank, no collectives, every wait bounded.
 
     every rank:  wait for its own writer -> publish its part (files, checksums, streaming state)
-    rank 0:      gather the parts -> commit record and `.metadata` -> fsync -> rename -> retention
+    rank 0:      gather the parts -> commit record and `.metadata` -> fsync -> rename
     every rank:  learn the outcome, which is one value for all
 
 The outcome is written once: by rank 0 when it has committed, or by the first rank that failed.
@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoint.exchange import Exchange
-from runner.checkpoint.folder import METADATA, CheckpointFolder, CommitRecord, write_durably, write_record
+from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.metadata import dcp_metadata
+from runner.checkpoint.record import METADATA, CommitRecord, write_record
 from runner.checkpoint.writer import checksum, explain
+from runner.launch.durable import write_durably
 from runner.recipe.checkpoint import CheckpointSection
 from runner.train.ports import Life
 
@@ -59,7 +61,7 @@ class SaveContext:
     folder: CheckpointFolder
     fingerprint: str
     tensors: dict[str, list[Any]]
-    usable: Callable[[Any], bool]
+    committed: Callable[[], None]  # called on rank 0 after a commit, in the save's thread; must not block
 
 
 class SaveJob(threading.Thread):
@@ -154,7 +156,7 @@ class SaveJob(threading.Thread):
         return None
 
     def _commit(self, parts: list[dict[str, Any]]) -> None:
-        """Rank 0: record, sync, rename, in that order; then retention."""
+        """Rank 0: record, sync, rename, in that order; then what a commit makes due."""
         context = self._context
         files = [dict(file) for part in parts for file in part["files"]]
         metadata = self.partial / METADATA
@@ -188,7 +190,7 @@ class SaveJob(threading.Thread):
             self._exchange.drop(f"{self._topic}/part/{rank}")
         seconds = time.monotonic() - self.started
         self._conclude({"reason": None, "bytes": record.nbytes, "seconds": seconds})
-        context.folder.retain(context.section.keep_last, context.section.keep_every, context.usable)
+        context.committed()
 
     def _conclude(self, outcome: dict[str, Any]) -> None:
         """Agree on the outcome: the first one written counts."""

@@ -33,10 +33,10 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from runner.checkpoint.arena import Arena, attach_arena
-from runner.checkpoint.folder import sync_folder
 from runner.checkpoint.layout import DTYPES, Shard
 from runner.checkpoint.nvrx_queue import WriteBucket, write_buckets
 from runner.checkpoint.plan import FilePlan
+from runner.launch.durable import sync_folder
 
 _READ_BYTES = 1 << 20
 

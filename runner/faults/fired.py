@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runner.launch.outcome import write_durably
+from runner.launch.durable import write_durably
 from runner.recipe.fault_schedule import PlannedFault
 
 

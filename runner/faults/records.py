@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from runner.launch.outcome import write_durably
+from runner.launch.durable import write_durably
 
 FaultKind = Literal["exception", "hang", "interrupted", "died"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from runner.errors import ExitCode
+from runner.launch.durable import write_durably
 
 # These end the run whatever the recovery layer is: a restart would meet the same again, or is not allowed any more.
 DECISIVE = frozenset(
@@ -69,23 +69,6 @@ class Outcome:
 def outcome_folder(run_folder: Path) -> Path:
     """Where outcomes of a run lie."""
     return run_folder / "outcome"
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Write a file that is either absent or complete, also after a power cut and for readers on other nodes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Processes of several pods share the folder, and each pod counts its processes from 1.
-    draft = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}")
-    with draft.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def write_outcome(run_folder: Path, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from runner.errors import ExitCode, InputError, RunError
-from runner.launch.outcome import write_durably
+from runner.launch.durable import write_durably
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
 

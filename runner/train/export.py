@@ -17,16 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint.folder import (
-    CheckpointFolder,
-    CommitRecord,
-    Damaged,
-    read_record,
-    sync_folder,
-    verify_sizes,
-    write_durably,
-)
+from runner.checkpoint.folder import CheckpointFolder
+from runner.checkpoint.record import CommitRecord, Damaged, read_record, verify_sizes
 from runner.errors import ExitCode, InputError, RunError
+from runner.launch.durable import sync_folder, write_durably
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import resolve
 
@@ -137,7 +131,7 @@ def _write_weights(source: Path, record: CommitRecord, target: Path) -> None:
         places |= {tensor.name.removeprefix(_PREFIX): name for tensor in shard}
     if len(shards) > 1:
         index_file = {"metadata": {"total_size": sum(t.nbytes for t in tensors)}, "weight_map": places}
-        write_durably(target / "model.safetensors.index.json", json.dumps(index_file, indent=1).encode())
+        write_durably(target / "model.safetensors.index.json", json.dumps(index_file, indent=1))
 
 
 def _write_shard(path: Path, tensors: list[_Tensor], source: Path, record: CommitRecord) -> None:

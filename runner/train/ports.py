@@ -98,7 +98,10 @@ class Checkpointer(Protocol):
     """
 
     def attach(self, life: Life, state: TrainState) -> None:
-        """Bind to this life's ranks and tensors. Saves of earlier lives that are not committed are abandoned."""
+        """Bind to this life's ranks and tensors. Saves of earlier lives that are not committed are abandoned.
+
+        Registers `freeze` with `Life.on_abort`.
+        """
 
     def restore(self) -> tuple[int, LoadSource]:
         """Agree with all ranks on the newest state that all can have, copy it into `state`, return its step.

@@ -49,7 +49,6 @@ class Trainer:
         if not life.in_process and life.local_rank == 0:
             self._compare_clocks(life)
         phase.ended("rendezvous")
-        life.on_abort(parts.checkpointer.freeze)
         connection = connect_early(recipe, device)
         workload = self._factory.build(device, life.world_size)
         try:

@@ -29,6 +29,7 @@ from torch.distributed.fsdp import fully_shard
 
 from runner.checkpoint.manager import Manager
 from runner.checkpoint.shm import SHARED_MEMORY
+from runner.checkpoint.writing import Writing
 from runner.errors import RunError
 from runner.ledger.events import SaveCommitted, SnapshotTaken
 from runner.recipe.checkpoint import CheckpointSection
@@ -260,10 +261,10 @@ def writer_pid() -> int:
     return writer.pid
 
 
-def wait_for_writer(checkpointer: Manager) -> None:
+def wait_for_writer(writing: Writing) -> None:
     """Its start takes seconds, which is not what is timed."""
     end = time.monotonic() + 60
-    while not checkpointer._writing.idle():
+    while not writing.idle():
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -336,6 +337,10 @@ def _setup() -> None:
             os.environ["PYTHONPATH"] = before
 
 
+class Unanswered(AssertionError):
+    """A rank did not answer in time."""
+
+
 class World:
     """`size` rank processes that run functions on demand."""
 
@@ -367,7 +372,7 @@ class World:
             if not pipe.poll(max(0.0, end - time.monotonic())):
                 for process in self.processes:
                     os.kill(process.pid, signal.SIGUSR2)
-                raise AssertionError(f"rank {rank} did not answer within {timeout} s")
+                raise Unanswered(f"rank {rank} did not answer within {timeout} s")
             answers.append(pipe.recv())
         errors = [f"rank {rank}: {value}" for rank, (kind, value) in enumerate(answers) if kind == "error"]
         assert not errors, "\n".join(errors)

@@ -10,14 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ckpt_disk import mount
 
 SHARED_MEMORY = Path("/dev/shm")
-
-
-def mount(folder: Path, options: str) -> None:
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True, capture_output=True
-    )
 
 
 @pytest.fixture

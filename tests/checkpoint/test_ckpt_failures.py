@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -39,16 +40,19 @@ def observed(
     try:
         checkpointer.attach(life, trainer.state)
         checkpointer.restore()
-        wait_for_writer(checkpointer)
+        wait_for_writer(checkpointer._writing)
         while trainer.state.step < until:
             if trainer.state.step <= 2:
                 began = told = time.monotonic()
-            if trainer.state.step == 2 and place.rank == 1 and trouble:
-                undo = _make_trouble(checkpointer, trouble)
+            if trainer.state.step == 2 and place.rank == 1 and trouble not in ("", "full"):
+                undo = _make_trouble(checkpointer, trouble, Path(folder))
             trainer.step(checkpointer)
             time.sleep(pause)
             if not recorder.of(SaveFailed):
                 told = time.monotonic()
+            elif trouble == "full" and place.rank == 1:
+                trouble = ""
+                subprocess.run(["mount", "-o", "remount,size=200m", str(Path(folder).parent)], check=True)
         checkpointer.finish()
     except RunError as failure:
         error = {"text": str(failure), "code": int(failure.exit_code)}
@@ -67,8 +71,16 @@ def observed(
     }
 
 
-def _make_trouble(checkpointer: Any, trouble: str) -> threading.Thread | None:
-    wait_for_writer(checkpointer)
+def _make_trouble(checkpointer: Any, trouble: str, folder: Path) -> threading.Thread | None:
+    if trouble == "read-only":
+        subprocess.run(["mount", "-o", "remount,ro", str(folder.parent)], check=True)
+        return None
+    if trouble in ("replaced", "removed"):  # the save of step 3 would be the first in it
+        shutil.rmtree(folder)
+        if trouble == "replaced":
+            folder.write_text("a file now")
+        return None
+    wait_for_writer(checkpointer._writing)
     pid = writer_pid()
     os.kill(pid, signal.SIGSTOP)
     if trouble == "stall":
@@ -96,32 +108,47 @@ def test_a_full_disk_stops_the_run_on_every_rank(two: World, small_disk: Path, m
 def test_a_full_disk_is_told_and_training_goes_on_where_the_policy_says_so(
     two: World, small_disk: Path
 ) -> None:
-    two.start(
-        observed, folder=str(small_disk / "c"), run_id="goes-on", until=40, mode="async", every=4, width=300,
-        on_error="continue", pause=0.2,
+    results = two.run(
+        observed, folder=str(small_disk / "c"), run_id="goes-on", until=24, mode="async", every=4, width=300,
+        on_error="continue", trouble="full",
     )  # fmt: skip
-    time.sleep(5)
-    subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
-    results = two.results(90)
     for result in results:
-        assert result["error"] is None and result["step"] == 40
+        assert result["error"] is None and result["step"] == 24
         assert result["failed"][0][0] == 4 and "No space left" in result["failed"][0][2]
         assert "save failed" in result["said"]
-    assert results[0]["committed"][-1] == 40
+    assert results[0]["committed"][-1] == 24
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_folder_that_turns_read_only_stops_the_run(two: World, small_disk: Path, mode: str) -> None:
-    two.start(observed, folder=str(small_disk), run_id=f"ro{mode}", until=100, mode=mode, every=4, pause=0.2)
-    deadline = time.monotonic() + 40
-    while not (small_disk / "step-4").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    for result in two.results(60):
+@pytest.mark.parametrize(
+    ("trouble", "said"), [("read-only", "Read-only file system"), ("replaced", "Not a directory")]
+)
+def test_a_folder_that_cannot_be_written_any_more_stops_the_run(
+    two: World, small_disk: Path, mode: str, trouble: str, said: str
+) -> None:
+    results = two.run(
+        observed, folder=str(small_disk / "c"), run_id=f"{trouble}{mode}", until=100, mode=mode, every=3,
+        trouble=trouble,
+    )  # fmt: skip
+    for result in results:
         assert result["error"]["code"] == ExitCode.SAVE_FAILED
-        assert (
-            "Read-only file system" in result["error"]["text"] and str(small_disk) in result["error"]["text"]
-        )
+        text = result["error"]["text"]
+        assert said in text and "step 3" in text and str(small_disk / "c") in text
+        assert result["failed"][0][0] == 3 and result["seconds"] < 10
+    assert results[0]["step"] == results[1]["step"]
+
+
+def test_a_folder_that_is_removed_during_a_run_is_made_again(two: World, tmp_path: Path) -> None:
+    results = two.run(
+        observed,
+        folder=str(tmp_path / "c"),
+        run_id="removed",
+        until=6,
+        mode="async",
+        every=3,
+        trouble="removed",
+    )
+    assert results[0]["committed"] == [3, 6] and all(result["error"] is None for result in results)
 
 
 @pytest.mark.parametrize("place", ["file/below", "read-only"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -11,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from runner.checkpoint import folder as folder_module
-from runner.checkpoint.folder import CheckpointFolder, CommitRecord, Damaged, read_record, write_record
+from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.listing import list_checkpoints
+from runner.checkpoint.record import CommitRecord, Damaged, read_record, write_record
 from runner.checkpoint.shm import remove_leftovers
+from runner.launch import durable
+from runner.launch.durable import write_durably
 from runner.recipe.checkpoint import CheckpointSection
 from runner.recipe.recipe import Recipe
 
@@ -35,8 +40,8 @@ def steps(root: Path) -> list[int]:
 def test_retention_keeps_the_newest_and_the_multiples(tmp_path: Path) -> None:
     for step in (5, 10, 15, 100, 105, 110, 1000):
         commit(tmp_path, step)
-    deleted = CheckpointFolder(tmp_path).retain(2, 100, lambda entry: True)
-    assert steps(tmp_path) == [100, 110, 1000] and deleted == [5, 10, 15, 105]
+    done = CheckpointFolder(tmp_path).retain(2, 100, lambda entry: True)
+    assert steps(tmp_path) == [100, 110, 1000] and done == ([5, 10, 15, 105], [])
 
 
 def test_retention_never_deletes_the_last_usable_one(tmp_path: Path) -> None:
@@ -45,7 +50,7 @@ def test_retention_never_deletes_the_last_usable_one(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     folder.retain(1, None, lambda entry: entry.step <= 2)
     assert steps(tmp_path) == [2, 4]
-    assert folder.retain(1, None, lambda entry: False) == []
+    assert folder.retain(1, None, lambda entry: False) == ([], [])
     assert steps(tmp_path) == [2, 4]
 
 
@@ -62,7 +67,7 @@ def test_a_deletion_cut_short_is_finished_later(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(KeyboardInterrupt):
             folder.delete(folder.committed()[0])
     assert steps(tmp_path) == [2]  # what is half gone no longer looks like a checkpoint
-    assert [path.name for path in folder.sweep()] == ["step-1.deleting"]
+    assert folder.sweep() == ([tmp_path / "step-1.deleting"], [])
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
 
@@ -72,6 +77,20 @@ def test_a_step_is_never_committed_over_another(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="step-3"):
         commit(tmp_path, 3)
     assert (tmp_path / "step-3" / "commit.json").read_bytes() == before
+
+
+def test_a_durable_write_that_fails_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_durably(tmp_path / "a", "first")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(durable.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_durably(tmp_path / "a", b"second")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "first")]
 
 
 def test_every_flipped_byte_of_a_record_is_found(tmp_path: Path) -> None:
@@ -136,14 +155,3 @@ def test_a_read_only_parent_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError):
         CheckpointFolder(tmp_path / "file" / "below").prepare()
     shutil.rmtree(tmp_path)
-
-
-def test_an_object_store_is_refused_in_words() -> None:
-    import torch
-
-    from runner.checkpoint.manager import build_checkpointer
-    from runner.errors import InputError
-
-    wanted = Recipe.model_construct(name="x", checkpoint=CheckpointSection(every=1, folder="s3://bucket/run"))
-    with pytest.raises(InputError, match=r"s3://bucket/run: object stores cannot rename"):
-        build_checkpointer(wanted, None, None, device=torch.device("cpu"))  # type: ignore[arg-type]

@@ -10,7 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ckpt_world import Rank, Recorder, Trainer, World, digest, manager, section, train, writer_pid
+from ckpt_world import (
+    Rank,
+    Recorder,
+    Trainer,
+    World,
+    digest,
+    manager,
+    section,
+    train,
+    wait_for_writer,
+    writer_pid,
+)
 
 from runner.checkpoint.staging import Buffer
 from runner.checkpoint.writing import Writing
@@ -137,6 +148,7 @@ def abandon_two_in_a_row(place: Rank, folder: str, run_id: str) -> dict[str, Any
         checkpointer.attach(life, trainer.state)
         checkpointer.restore()
         if number == 0:
+            wait_for_writer(checkpointer._writing)
             os.kill(writer_pid(), signal.SIGSTOP)
         if number < 2:
             while trainer.state.step < 2 * number + 2:
@@ -149,7 +161,7 @@ def abandon_two_in_a_row(place: Rank, folder: str, run_id: str) -> dict[str, Any
         newest = checkpointer._staging.newest()
         assert newest is not None and newest.step == trainer.state.step, "a snapshot was left out"
         used.add(newest.index)
-        checkpointer._drain()
+        checkpointer._saves.drain()
     last = digest(trainer.full_state())
     checkpointer.finish()
     checkpointer.close()

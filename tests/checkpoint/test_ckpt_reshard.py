@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.checkpoint import loader
-from runner.checkpoint.folder import CommitRecord, Damaged
 from runner.checkpoint.layout import Layout, Shard
 from runner.checkpoint.plan import plan_files, shards_to_write
+from runner.checkpoint.record import CommitRecord, Damaged
 
 
 def cuts(size: int, places: list[int]) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ckpt_world import Rank, Recorder, Trainer, World, arenas, digest, manager, named, train, writer_pid
 
-from runner.checkpoint import manager as manager_module
+from runner.checkpoint import preparation
 from runner.checkpoint.shm import SHARED_MEMORY, remove_leftovers
 from runner.checkpoint.staging import Staging
 
@@ -271,7 +271,7 @@ def test_another_world_size_does_not_use_the_snapshots(tmp_path: Path, undisturb
 
 
 def train_without_shared_memory(place: Rank, shm: str, **arguments: Any) -> dict[str, Any]:
-    manager_module.arena_path = lambda run_id, rank: Path(shm) / f"{run_id}-{rank}"  # type: ignore[assignment]
+    preparation.arena_path = lambda run_id, rank: Path(shm) / f"{run_id}-{rank}"  # type: ignore[assignment]
     return train(place, **arguments)
 
 

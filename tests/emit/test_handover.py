@@ -9,7 +9,7 @@ import pytest
 from recipes_for_tests import tiny
 
 from runner.errors import ExitCode, RunError
-from runner.launch.outcome import write_durably
+from runner.launch.durable import write_durably
 from runner.launch.place import find_place, own_rank
 from runner.launch.run_folder import RunFolder
 from runner.ledger.events import LaunchEnded
