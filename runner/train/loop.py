@@ -93,11 +93,12 @@ class TrainingLoop:
         self._over.set()
 
     def _step(self, step: int, reporter: StepReporter) -> None:
+        if self._stop_agreed:  # ahead of the forward, which may change buffers: what is saved is a whole step
+            self._settle(reporter)  # on a GPU the last step's loss is not known yet
+            self._save_and_stop()
         loss = self._forward_backward(step)
         grad_norm = self._clip()
         self._settle(reporter)
-        if self._stop_agreed:
-            self._save_and_stop()
         stop = torch.full_like(loss, float(self._parts.stop_requested()))
         pending = PendingMetrics(step, torch.stack([loss, stop]), grad_norm, self._life.world_size)
         if not self._run_ahead or (self._sync_every is not None and step % self._sync_every == 0):

@@ -1,0 +1,148 @@
+"""A run that is asked to stop saves a whole step, of a model whose buffers change in forward too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from ckpt_world import CPU, Rank, Recorder, World
+from torch import nn
+
+from runner.checkpoint.manager import build_checkpointer
+from runner.errors import ExitCode, RunError
+from runner.ledger.events import StepEnded
+from runner.recipe.recipe import Recipe
+from runner.train.loop import LoopParts, TrainingLoop
+from runner.train.optimizer import build_optimizer
+from runner.train.setup import Workload, _train_state
+
+WORDS, LENGTH, MICRO_BATCHES = 11, 4, 2
+
+
+class Counting(nn.Module):
+    """A language model that counts its forward passes in a buffer, and answers according to the count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS, WORDS)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> Any:
+        self.passes.add_(1.0)
+        return SimpleNamespace(logits=self.table(input_ids) * (1 + self.passes / 10))
+
+
+class Batches:
+    """The same for every step."""
+
+    def start(self, step: int, state: dict[str, Any]) -> None: ...
+
+    def micro_batches(self) -> Iterator[torch.Tensor]:
+        for index in range(MICRO_BATCHES):
+            yield (torch.arange(2 * (LENGTH + 1)).reshape(2, LENGTH + 1) + index) % WORDS
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+class NoFaults:
+    def during_step(self, step: int, rank: int) -> None: ...
+
+    def loss(self, step: int, rank: int, loss: torch.Tensor) -> torch.Tensor:
+        return loss
+
+
+def recipe(folder: str, steps: int) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "name": "stop",
+            "model": {"architecture": {"model_type": "llama", "hidden_size": 8}},
+            "dataset": {"source": "embedded", "sequence_length": LENGTH},
+            "sharding": {"strategy": "ddp"},
+            "training": {
+                "steps": steps,
+                "global_batch_size": 2 * MICRO_BATCHES,
+                "micro_batch_size": 2,
+                "precision": "fp32",
+            },
+            "checkpoint": {"every": 100, "mode": "sync"},
+            "recovery": {"layer": "none"},
+            "cluster": {"accelerator": "cpu"},
+            "output": {"folder": folder},
+        }
+    )
+
+
+def one_life(place: Rank, folder: str, steps: int, ahead: bool, stop_in: int | None) -> dict[str, Any]:
+    """Train until `steps`, or until the stop that is asked for in step `stop_in`.
+
+    Args:
+        ahead: let the host run a step ahead, as it does on a GPU.
+    """
+    wanted, recorder, life = recipe(folder, steps), Recorder(), place.life()
+    torch.manual_seed(3)
+    model = Counting()
+    optimizer = build_optimizer(model, wanted.training, CPU)
+    workload = Workload(model, model, optimizer, _train_state(model, optimizer))
+    checkpointer = build_checkpointer(wanted, recorder, recorder, device=CPU)
+    checkpointer.attach(life, workload.state)
+    began, _ = checkpointer.restore()
+    log: Any = recorder
+    calls = [began]
+
+    def stop_requested() -> bool:
+        calls[0] += 1  # asked once a step
+        return calls[0] == stop_in
+
+    parts = LoopParts(wanted, recorder, log, checkpointer, NoFaults(), stop_requested)
+    loop = TrainingLoop(parts, life, workload, Batches(), CPU)
+    loop._run_ahead = ahead
+    code = 0
+    try:
+        loop.run()
+    except RunError as error:
+        code = int(error.exit_code)
+    finally:
+        checkpointer.close()
+    return {
+        "began": began,
+        "code": code,
+        "step": workload.state.step,
+        "passes": model.passes.item(),
+        "losses": {event.step: event.loss for event in recorder.of(StepEnded)},
+        "table": model.table.weight.detach().clone(),
+    }
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[World]:
+    with World(1) as world:
+        yield world
+
+
+@pytest.mark.parametrize(("ahead", "last"), [(False, 3), (True, 4)])
+def test_a_stop_saves_what_an_undisturbed_run_has_after_that_step(
+    one: World, tmp_path: Path, ahead: bool, last: int
+) -> None:
+    common: dict[str, Any] = {"steps": 6, "ahead": ahead}
+    (whole,) = one.run(one_life, folder=str(tmp_path / "whole"), stop_in=None, **common)
+    (stopped,) = one.run(one_life, folder=str(tmp_path / "run"), stop_in=3, **common)
+    assert (stopped["code"], stopped["step"]) == (ExitCode.PREEMPTED, last)
+    assert stopped["passes"] == last * MICRO_BATCHES  # no forward has run since
+    (resumed,) = one.run(one_life, folder=str(tmp_path / "run"), stop_in=None, **common)
+    assert (resumed["began"], resumed["code"], resumed["step"]) == (last, 0, 6)
+    assert resumed["passes"] == whole["passes"] == 6 * MICRO_BATCHES
+    assert stopped["losses"] | resumed["losses"] == whole["losses"]
+    assert torch.equal(resumed["table"], whole["table"])
+
+
+def test_a_stop_in_the_last_step_is_a_finished_run(one: World, tmp_path: Path) -> None:
+    (done,) = one.run(one_life, folder=str(tmp_path), steps=3, ahead=False, stop_in=3)
+    assert (done["code"], done["step"]) == (0, 3)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-3"]
