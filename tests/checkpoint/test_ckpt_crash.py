@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from ckpt_world import Rank, Recorder, Trainer, World, digest, manager, named, train
+from ckpt_world import (
+    Rank,
+    Recorder,
+    Trainer,
+    World,
+    digest,
+    manager,
+    named,
+    train,
+    wait_for_writer,
+    writer_pid,
+)
 
+from runner.checkpoint import save as save_module
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.shm import remove_leftovers
+from runner.checkpoint.writing import Writing
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[World]:
+    with World(2) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def whole(two: World, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("whole")
+    return two.run(train, folder=str(folder), run_id="whole6", until=6, mode="sync")[0]["digests"][6]
 
 
 def train_with_pauses(
@@ -97,6 +126,89 @@ def test_five_kills_lose_nothing_committed(tmp_path: Path, mode: str) -> None:
     assert resumed[-1] > 0
     left = [path.name for path in (tmp_path / "c").iterdir()]
     assert sorted(left) == sorted(f"step-{until - i}" for i in range(3))
+
+
+def die_in_the_save(place: Rank, window: str, **arguments: Any) -> None:
+    """Rank 0 is killed in the save of step 4."""
+
+    def die(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if place.rank == 0 and window == "shards are written":
+        count = itertools.count(1)
+        metadata = save_module.dcp_metadata
+        save_module.dcp_metadata = lambda *a: die() if next(count) == 2 else metadata(*a)  # type: ignore[assignment,return-value]
+    elif place.rank == 0 and window != "the writer writes":
+        commit = CheckpointFolder.commit
+
+        def dying(self: CheckpointFolder, partial: Path, step: int) -> Path:
+            if step == 4:
+                if window == "the rename is done":
+                    commit(self, partial, step)
+                die()
+            return commit(self, partial, step)
+
+        CheckpointFolder.commit = dying  # type: ignore[method-assign]
+    elif place.rank == 0:
+        begin = Writing.begin
+
+        def stopped(self: Writing, partial: Path, buffer: Any) -> Any:
+            if partial.name.startswith("step-4"):
+                wait_for_writer(self)
+                os.kill(writer_pid(), signal.SIGSTOP)
+                begin(self, partial, buffer)
+                time.sleep(1)  # its peer's writer has written by now, this rank's never will
+                die()
+            return begin(self, partial, buffer)
+
+        Writing.begin = stopped  # type: ignore[method-assign]
+    train(place, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("mode", "window", "resumes"),
+    [
+        ("sync", "shards are written", 2),
+        ("async", "the writer writes", 2),
+        ("async", "the record is written", 2),
+        ("sync", "the rename is done", 4),
+    ],
+)
+def test_a_kill_in_each_window_of_a_save(
+    two: World, whole: str, tmp_path: Path, mode: str, window: str, resumes: int
+) -> None:
+    arguments: dict[str, Any] = {"folder": str(tmp_path / "c"), "run_id": "window", "mode": mode, "every": 2}
+    with World(2) as world:
+        world.start(die_in_the_save, window=window, until=6, **arguments)
+        world.processes[0].join(60)
+        assert world.processes[0].exitcode == -signal.SIGKILL
+        world.kill(1)
+    remove_leftovers(named("window"))
+    results = two.run(train, until=6, **{**arguments, "mode": "sync"})
+    for result in results:
+        assert (result["from"], result["source"]) == (resumes, "storage")
+        assert result["digests"][6] == whole
+    ignored = [fields["path"] for _, event, fields in results[0]["lines"] if event.startswith("unfinished")]
+    assert [Path(path).name.partition(".")[0] for path in ignored] == (["step-4"] if resumes == 2 else [])
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["step-2", "step-4", "step-6"]
+
+
+def see_nothing(place: Rank, blind: int, **arguments: Any) -> dict[str, Any]:
+    """One rank's view of the shared folder is empty, as a cached listing may be."""
+    entries = CheckpointFolder.entries
+    if place.rank == blind:
+        CheckpointFolder.entries = lambda self: []  # type: ignore[method-assign]
+    try:
+        return train(place, **arguments)
+    finally:
+        CheckpointFolder.entries = entries  # type: ignore[method-assign]
+
+
+def test_a_rank_that_sees_another_folder_follows_rank_0(two: World, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"folder": str(tmp_path), "run_id": "blind", "mode": "sync"}
+    two.run(train, until=2, **arguments)
+    results = two.run(see_nothing, blind=1, until=3, **arguments)
+    assert [(result["from"], result["source"]) for result in results] == [(2, "storage")] * 2
 
 
 @pytest.mark.slow
