@@ -125,6 +125,7 @@ class Manager:
             in_process=self._life.in_process,
             log=self._log,
             beat=self._beat,
+            reclaim=self._writing.collect,
         )
         step, source, data = restorer.restore(self._state)
         self._saves.committed = restorer.committed

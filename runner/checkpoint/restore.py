@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -18,14 +19,26 @@ from runner.ledger.events import LoadSource
 from runner.recipe.checkpoint import CheckpointSection
 from runner.train.ports import TrainState
 
+_PAUSE = 0.002
+
 
 class Restorer:
     """One agreement at the start of a life. `committed` holds the steps on storage afterwards."""
 
     def __init__(
-        self, *, exchange: Exchange, staging: Staging, folder: CheckpointFolder, retention: Retention,
-        section: CheckpointSection, fingerprint: str, in_process: bool, log: Any, beat: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        exchange: Exchange,
+        staging: Staging,
+        folder: CheckpointFolder,
+        retention: Retention,
+        section: CheckpointSection,
+        fingerprint: str,
+        in_process: bool,
+        log: Any,
+        beat: Callable[[], None],
+        reclaim: Callable[[], None],
+    ) -> None:
         self.committed: set[int] = set()
         self._exchange = exchange
         self._staging = staging
@@ -36,6 +49,7 @@ class Restorer:
         self._in_process = in_process
         self._log = log
         self._beat = beat
+        self._reclaim = reclaim
 
     def restore(self, state: TrainState) -> tuple[int, LoadSource, dict[str, Any]]:
         """Put the newest state that all ranks can have into the live tensors.
@@ -136,6 +150,7 @@ class Restorer:
         record = CommitRecord(**described)
         rank, world_size = self._exchange.rank, self._exchange.world_size
         same = record.world_size == world_size and len(record.data) > rank
+        self._wait_for_room()
         buffer = self._staging.load_begin()
         try:
             loader.load(
@@ -157,6 +172,14 @@ class Restorer:
             return f"{error.filename or self._folder.path(record.step)}: {error.strerror}"
         self._staging.load_end(buffer, record.step, record.data[rank] if same else {})
         return None
+
+    def _wait_for_room(self) -> None:
+        """Writers may still read buffers for abandoned saves; they have deadlines. Or a checksum is being taken."""
+        end = time.monotonic() + self._timeout.total_seconds()
+        while self._staging.free() is None and time.monotonic() < end:
+            self._reclaim()
+            self._beat()
+            time.sleep(_PAUSE)
 
     def _set_aside(self, step: int, reason: str) -> None:
         target = self._folder.set_aside(step)

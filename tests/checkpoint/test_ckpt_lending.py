@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,9 +67,6 @@ class Desk:
 
     def save(self, step: int, age: float = 0.0, *, alive: bool = False) -> tuple[Buffer, Any]:
         """Begin a save `age` seconds ago; unless `alive` it has been abandoned since."""
-        import threading
-        import time
-
         buffer, partial = Buffer(step, step=step), Path(f"step-{step}.partial")
         part = self.writing.begin(partial, buffer)
         job: Any = SimpleNamespace(
@@ -174,3 +173,39 @@ def test_two_abandoned_saves_in_a_row_cost_no_buffer(tmp_path: Path) -> None:
         for result in two.run(abandon_two_in_a_row, folder=str(tmp_path / "b"), run_id="row"):
             assert result["used"] == {0, 1, 2}
             assert result["last"] == whole[0]["digests"][12]
+
+
+def load_while_the_writer_reads(place: Rank, folder: str, run_id: str) -> tuple[int, str]:
+    """Both buffers belong to abandoned saves, and only storage has a state that all ranks can use."""
+    checkpointer = manager(folder, Recorder(), run_id, mode="async", every=2)
+    life, came_from = None, (0, "")
+    timer = threading.Timer(1.0, lambda: os.kill(writer_pid(), signal.SIGCONT))
+    for number in range(3):
+        if life is not None:
+            life.abort()
+        life = place.life(in_process=number > 0)
+        trainer = Trainer(life)
+        checkpointer.attach(life, trainer.state)
+        if number == 2:
+            assert checkpointer._staging.free() is None
+            if place.rank == 1:
+                for buffer in checkpointer._staging.buffers:
+                    checkpointer._staging.forget(buffer)
+            timer.start()
+        came_from = checkpointer.restore()
+        for target in {0: (2, 4), 1: (6,), 2: (8,)}[number]:
+            while trainer.state.step < target:
+                trainer.step(checkpointer)
+            if target == 2:
+                checkpointer._saves.drain()
+                wait_for_writer(checkpointer._writing)
+                os.kill(writer_pid(), signal.SIGSTOP)
+    checkpointer.finish()
+    checkpointer.close()
+    return came_from
+
+
+def test_a_load_waits_for_buffers_that_a_writer_still_reads(tmp_path: Path) -> None:
+    with World(2) as two:
+        results = two.run(load_while_the_writer_reads, folder=str(tmp_path), run_id="room")
+    assert results == [(2, "storage")] * 2
