@@ -31,7 +31,9 @@ from runner.recipe.recovery import ft_launcher_settings
 from runner.train.ports import Ledger, Life, TrainState
 
 _LEAVE_PATIENCE = 5.0  # seconds that an abandoned save may take to notice when the process leaves
-_DELETE_PATIENCE = 30.0  # seconds that the end of a run waits for old checkpoints to be deleted
+_DELETE_PATIENCE = (
+    15.0  # seconds that the end of a run waits for deletions; a pod that leaves has not much longer
+)
 
 
 class Log(Protocol):

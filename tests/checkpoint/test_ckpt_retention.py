@@ -127,13 +127,13 @@ def train_with_slow_deletions(place: Rank, seconds: float, patience: float, **ar
         remove(path)
 
     folder_module.remove_tree = slow
-    manager_module._DELETE_PATIENCE = patience
+    before, manager_module._DELETE_PATIENCE = manager_module._DELETE_PATIENCE, patience
     try:
         result = train(place, **arguments)
         left = sorted(path.name for path in Path(arguments["folder"]).iterdir())
     finally:
         folder_module.remove_tree = remove
-        manager_module._DELETE_PATIENCE = 30.0
+        manager_module._DELETE_PATIENCE = before
     return {"left": left, "said": [event for _, event, _ in result["lines"]]}
 
 
