@@ -69,11 +69,16 @@ def newest_commit(folder: Path) -> int:
     return max((entry.step for entry in CheckpointFolder(folder).committed()), default=0)
 
 
-def crash(folder: Path, mode: str, kills: int, until: int) -> tuple[list[int], str]:
-    """Kill `kills` times, then let the run finish; returns the steps at which lives resumed, and the final state."""
+def crash(folder: Path, mode: str, kills: int) -> tuple[list[int], int, str]:
+    """Kill `kills` times, then let the run finish, some steps later however far it has come.
+
+    Returns:
+        the steps at which lives resumed, the last step, and the state after it.
+    """
     chance = random.Random(f"{mode} {kills}")
     run_id, resumed, floor = f"crash-{mode}", [], 0
     for number in range(kills + 1):
+        until = floor + 20 if number == kills else 1_000_000
         with World(2) as world:
             world.start(
                 train_with_pauses,
@@ -97,7 +102,7 @@ def crash(folder: Path, mode: str, kills: int, until: int) -> tuple[list[int], s
                 results = world.results(120)
                 assert results[0]["last"] == results[1]["last"]
                 remove_leftovers(named(run_id))
-                return resumed, results[0]["last"]
+                return resumed, until, results[0]["last"]
             time.sleep(chance.random() * (0.6 if mode == "sync" or number % 3 == 0 else 5.0))
             children = [c for p in world.processes for c in psutil.Process(p.pid).children(recursive=True)]
             victims = [0, 1] if chance.random() < 0.5 else [chance.randrange(2)]
@@ -113,15 +118,14 @@ def crash(folder: Path, mode: str, kills: int, until: int) -> tuple[list[int], s
 
 def undisturbed(tmp_path: Path, until: int) -> str:
     with World(2) as world:
-        return world.run(train, folder=str(tmp_path / "whole"), run_id="whole", until=until, mode="sync")[0][
-            "digests"
-        ][until]
+        arguments: dict[str, Any] = {"folder": str(tmp_path / "whole"), "run_id": "whole", "mode": "sync"}
+        results = world.run(train, until=until, timeout=60 + until, **arguments)  # a second a step at most
+        return results[0]["digests"][until]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_five_kills_lose_nothing_committed(tmp_path: Path, mode: str) -> None:
-    until = 60
-    resumed, last = crash(tmp_path / "c", mode, 5, until)
+    resumed, until, last = crash(tmp_path / "c", mode, 5)
     assert last == undisturbed(tmp_path, until)
     assert resumed[-1] > 0
     left = [path.name for path in (tmp_path / "c").iterdir()]
@@ -215,7 +219,6 @@ def test_a_rank_that_sees_another_folder_follows_rank_0(two: World, tmp_path: Pa
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_hundred_kills_lose_nothing_committed(tmp_path: Path, mode: str) -> None:
-    until = 3000
-    resumed, last = crash(tmp_path / "c", mode, 100, until)
+    resumed, until, last = crash(tmp_path / "c", mode, 100)
     assert last == undisturbed(tmp_path, until)
     assert len(resumed) == 101 and resumed[-1] > resumed[1]
