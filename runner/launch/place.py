@@ -28,6 +28,11 @@ class Place:
     endpoint: str | None
     pod: NodePlace | None
 
+    @property
+    def leader_elsewhere(self) -> str | None:
+        """Name of the leader, on a follower that a cluster manager placed."""
+        return self.pod.leader if self.pod is not None and self.node_rank != 0 else None
+
     def argv(self, recipe: Recipe, recipe_path: Path) -> list[str]:
         """The launcher's command."""
         return launcher_argv(

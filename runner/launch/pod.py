@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from runner.emit.names import JOB, LEADER
 from runner.errors import InputError, RunError
 
 _INDEX = ("JOB_COMPLETION_INDEX", "SLURM_NODEID")
+_WATCH_EVERY = 5.0  # seconds between two looks at the leader's address
 _REPORT_EVERY = 15.0  # seconds between log lines of a wait
 _LOOK_EVERY = 0.5
 
@@ -116,6 +118,57 @@ def wait_for_name(
             say(f"waiting for {name}: {missing} (for {timeout - (now - begin):.0f} s more at most)")
             next_report = now + _REPORT_EVERY
         time.sleep(min(_LOOK_EVERY, max(0.0, timeout - (now - begin))))
+
+
+class LeaderWatch:
+    """Notices, on a follower, that the leader's name has another address: its pod was lost, and another took its place.
+
+    A node that loses power closes no connection. Whatever waits for an answer of its stores then waits until the
+    kernel gives the connection up, about a quarter of an hour. The new leader cannot start without this node, so
+    the launch here has to end before that. A name that does not resolve says nothing.
+
+    Args:
+        name: the leader's; None to watch nothing.
+        every: seconds between two looks.
+    """
+
+    def __init__(self, name: str | None, *, every: float = _WATCH_EVERY) -> None:
+        self._name = name
+        self._every = every
+        self._over = threading.Event()
+        self._replaced_at: float | None = None
+
+    def gone_for(self) -> float:
+        """Seconds since another pod was seen to have the leader's name; 0 while it is the first one's."""
+        return 0.0 if self._replaced_at is None else time.monotonic() - self._replaced_at
+
+    def __enter__(self) -> LeaderWatch:
+        """Begin: the leader is who has the name now."""
+        if self._name is not None:
+            first = _addresses(self._name)
+            threading.Thread(target=self._watch, args=(first,), name="leader", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End; a look that is under way is left to itself."""
+        self._over.set()
+
+    def _watch(self, first: frozenset[str]) -> None:
+        assert self._name is not None
+        while not self._over.wait(self._every):
+            found = _addresses(self._name)
+            first = first or found
+            if found and found.isdisjoint(first):
+                self._replaced_at = time.monotonic()
+                return
+
+
+def _addresses(name: str) -> frozenset[str]:
+    """Addresses of a name; none where it does not resolve."""
+    try:
+        return frozenset(str(item[4][0]) for item in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except OSError:
+        return frozenset()
 
 
 def _missing(name: str, port: int | None) -> str | None:

@@ -23,6 +23,7 @@ from runner.launch.earlier import note_earlier_launches
 from runner.launch.forks import fork_server
 from runner.launch.outcome import Outcome, OutcomeReader
 from runner.launch.place import Place, find_place, managed, own_rank
+from runner.launch.pod import LeaderWatch
 from runner.launch.presence import Roll
 from runner.launch.run_folder import RunFolder
 from runner.launch.terminal import offer_terminal
@@ -45,6 +46,9 @@ _FILE_PATIENCE = (
 )
 _FROZEN_MARGIN = 1.0  # seconds more than NVRx takes to kill a frozen rank, where it can
 _GRACE = 5.0  # seconds for the other ranks to end by themselves once the run is over
+_FAREWELL = (
+    15.0  # seconds for a follower to end by itself once another pod leads: to see a save, to hear of a fault
+)
 _MEETINGS = 10  # rendezvous that a node may find closed before it gives up
 _NEXT_MEETING = 2.0  # seconds until it looks again
 
@@ -178,9 +182,8 @@ class Session:
             TERMINAL: offer_terminal(),
             VERBOSE: "1" if self._verbose else "0",
         }
-        with fork_server(
-            self._recipe, run_folder.path / "recipe.yaml", environment, output, self._control
-        ) as more:
+        forks = fork_server(self._recipe, run_folder.path / "recipe.yaml", environment, output, self._control)
+        with forks as more, LeaderWatch(self._place.leader_elsewhere) as leader:
             launcher = children.start(argv, environment | more.environment, output, folder=Path.cwd())
             monitored = ft_launcher_settings(self._recipe.recovery)
             silence = monitored.rank_heartbeat_timeout.total_seconds() if monitored else 0.0
@@ -194,6 +197,10 @@ class Session:
                 if follow is not None:
                     follow()
                 self._look_for_deaths(deaths, outcomes, ledger)
+                if leader.gone_for() > _FAREWELL:
+                    raise RunError(
+                        "the pod of index 0 was replaced, without a word of the old one; this one has to be, too"
+                    )
                 if os.getppid() != self._parent:
                     raise RunError("the process that started this run was killed; the run is stopped")
                 if self._signals:

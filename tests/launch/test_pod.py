@@ -12,7 +12,7 @@ from tinylab import recipe_text
 
 from runner.errors import InputError, RunError
 from runner.launch.place import find_place
-from runner.launch.pod import NodePlace, pod_identity, wait_for_name
+from runner.launch.pod import LeaderWatch, NodePlace, pod_identity, wait_for_name
 from runner.recipe.load import load_recipe
 
 
@@ -97,3 +97,32 @@ def test_taken_port_is_named_at_once(
         path.write_text(recipe_text(tmp_path, "ft_launcher", cluster={**cluster, "rendezvous_port": port}))
         with pytest.raises(InputError, match=f"cluster.rendezvous_port: port {port} is taken"):
             find_place(load_recipe(path).recipe, say=lambda line: None, stop_requested=lambda: False)
+
+
+def test_leader_whose_name_moves_to_another_address_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[str | None] = ["10.0.0.1"]  # a name that does not resolve for a while says nothing
+
+    def resolve(name: str, port: object, **_: object) -> list[object]:
+        assert name == "tiny-0.tiny"
+        address = answers[0] if len(answers) == 1 else answers.pop(0)
+        if address is None:
+            raise socket.gaierror(socket.EAI_AGAIN, "temporary failure")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+    def gone(within: float) -> bool:
+        end = time.monotonic() + within
+        while time.monotonic() < end and not watch.gone_for():
+            time.sleep(0.01)
+        return watch.gone_for() > 0
+
+    with LeaderWatch("tiny-0.tiny", every=0.01) as watch:
+        answers[:] = ["10.0.0.1", None, None, "10.0.0.1"]
+        assert not gone(within=0.3)
+        answers[:] = ["10.0.0.2"]
+        assert gone(within=20)
+    answers[:] = ["10.0.0.1"]
+    with LeaderWatch(None, every=0.01) as watch:
+        answers[:] = ["10.0.0.2"]
+        assert not gone(within=0.1)
