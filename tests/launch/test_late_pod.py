@@ -36,13 +36,14 @@ def launcher(folder: Path, text: str) -> None:
 def test_follower_looks_for_the_next_leader_when_the_rendezvous_is_over(supervised, tmp_path, leader) -> None:
     launcher(
         tmp_path,
-        'echo x >> "$CALLS"\n[ $(wc -l < "$CALLS") -ge 3 ] && exit 0\n'
+        'echo x >> "$CALLS"\n[ $(wc -l < "$CALLS") -ge 3 ] && { echo MemoryError >&2; exit 1; }\n'
         "echo torch.distributed.elastic.rendezvous.api.RendezvousClosedError >&2\nexit 1",
     )
     run = supervised("none", cluster=CLUSTER | {"rendezvous_port": leader}, env=POD)
     code, _, err = run.wait()
-    assert code == ExitCode.DONE, err
+    assert code == ExitCode.CRASHED
     assert err.count("the leader's rendezvous is over; waiting for its next one") == 2
+    assert "the launcher failed before any worker started: MemoryError" in err
     assert len((tmp_path / "calls").read_text().split()) == 3
 
 
