@@ -16,6 +16,7 @@ from runner.checkpoint.folder import CheckpointFolder, looks_whole
 from runner.recipe.checkpoint import CheckpointSection
 
 _PAUSE = 0.01
+_IDLE = 60.0  # seconds that the thread waits for the next commit
 
 
 class Retention:
@@ -31,23 +32,25 @@ class Retention:
         self._folder = folder
         self._section = section
         self._log = log
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._wanted = False
+        self._running = False
         self._thread: threading.Thread | None = None
         self._told: set[tuple[Path, str]] = set()
 
     def request(self) -> None:
         """A checkpoint has been committed: delete what is not kept any more. Any thread; does not block."""
-        with self._lock:
+        with self._changed:
             self._wanted = True
+            self._changed.notify()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._rounds, name="retention", daemon=True)
+                self._thread = threading.Thread(target=self._work, name="retention", daemon=True)
                 self._thread.start()
 
     def wait(self, patience: float, beat: Callable[[], None]) -> bool:
         """Wait until nothing is being deleted; False where that takes longer than `patience` seconds."""
         end = time.monotonic() + patience
-        while self._thread is not None:
+        while self._wanted or self._running:
             if time.monotonic() > end:
                 return False
             beat()
@@ -62,31 +65,30 @@ class Retention:
         for path, reason in failures:
             self._tell("unfinished checkpoint ignored, and cannot be removed", path, reason)
 
-    def _rounds(self) -> None:
+    def _work(self) -> None:
+        """The thread: it stays a while, since a thread of its own for every save would scatter the heap."""
         try:
-            self._until_done()
-        except (
-            BaseException
-        ):  # a defect of ours, which the thread's hook shows; nobody shall wait for this thread
-            with self._lock:
-                self._thread = None
-            raise
+            while True:
+                with self._changed:
+                    if not self._changed.wait_for(lambda: self._wanted, _IDLE):
+                        self._thread = None
+                        return
+                    self._running = True  # first: `wait` looks without the lock
+                    self._wanted = False
+                self._round()
+                self._running = False
+        finally:  # also after a defect of ours, which the thread's hook shows: nobody shall wait for this thread
+            with self._changed:
+                if self._thread is threading.current_thread():
+                    self._thread, self._running = None, False
 
-    def _until_done(self) -> None:
-        while True:
-            with self._lock:
-                if not self._wanted:
-                    self._thread = None
-                    return
-                self._wanted = False
-            try:
-                _, failures = self._folder.retain(
-                    self._section.keep_last, self._section.keep_every, looks_whole
-                )
-            except OSError as error:
-                failures = [(self._folder.root, error.strerror or str(error))]
-            for path, reason in failures:
-                self._tell("old checkpoint cannot be deleted", path, reason)
+    def _round(self) -> None:
+        try:
+            _, failures = self._folder.retain(self._section.keep_last, self._section.keep_every, looks_whole)
+        except OSError as error:
+            failures = [(self._folder.root, error.strerror or str(error))]
+        for path, reason in failures:
+            self._tell("old checkpoint cannot be deleted", path, reason)
 
     def _tell(self, event: str, path: Path, reason: str) -> None:
         if (path, reason) not in self._told:

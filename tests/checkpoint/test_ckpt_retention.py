@@ -17,6 +17,7 @@ from test_ckpt_folder import commit, steps
 
 from runner.checkpoint import folder as folder_module
 from runner.checkpoint import manager as manager_module
+from runner.checkpoint import retention as retention_module
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.retention import Retention
 
@@ -98,6 +99,20 @@ def test_one_round_at_a_time_and_none_is_forgotten(tmp_path: Path, monkeypatch: 
     gate.set()
     assert retention.wait(10, lambda: None)
     assert steps(tmp_path) == [4] and max(most) == 1
+
+
+def test_the_thread_leaves_when_idle_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention_module, "_IDLE", 0.05)
+    retention = Retention(CheckpointFolder(tmp_path), section(keep_last=1), Recorder())
+    for step in (1, 2, 3):
+        commit(tmp_path, step)
+        retention.request()
+        assert retention.wait(10, lambda: None)
+        assert steps(tmp_path) == [step]
+        thread = retention._thread
+        if thread is not None:
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def test_a_run_whose_old_checkpoint_cannot_be_deleted_goes_on(
