@@ -1,4 +1,8 @@
-"""Two hundred saves: finished, and memory does not grow."""
+"""Hundreds of saves: finished, and memory does not grow.
+
+The allocator's heaps fill up over the first two or three hundred saves, a few MB in all, and stay: so the long test
+measures two hundred saves after two hundred others.
+"""
 
 from __future__ import annotations
 
@@ -41,22 +45,24 @@ def save_often(place: Rank, folder: str, saves: int, mode: str) -> dict[str, Any
     return {"samples": samples, "committed": len(recorder.of(SaveCommitted))}
 
 
-def check(folder: Path, saves: int, mode: str) -> None:
+def check(folder: Path, saves: int, mode: str, *, warm: int, growth: int) -> None:
+    """Save `saves` times; memory of no process may grow by more than `growth` KiB after the first `warm` ones."""
     with World(2) as world:
-        results = world.run(save_often, folder=str(folder), saves=saves, mode=mode, timeout=280)
+        results = world.run(save_often, folder=str(folder), saves=saves, mode=mode, timeout=120 + 2 * saves)
     assert results[0]["committed"] == saves
     for result in results:
-        (first, shared, files), *_, (last, shared_at_end, files_at_end) = result["samples"][1:]
-        growth = [after - before for before, after in zip(first, last, strict=True)]  # KiB
-        assert max(growth) < 4096, result["samples"]
+        (first, shared, files), *_, (last, shared_at_end, files_at_end) = result["samples"][warm // 20 - 1 :]
+        grown = [after - before for before, after in zip(first, last, strict=True)]
+        assert max(grown) < growth, result["samples"]
         assert shared_at_end == shared and files_at_end <= files
 
 
 def test_memory_is_flat_over_eighty_saves(tmp_path: Path) -> None:
-    check(tmp_path, 80, "async")
+    check(tmp_path, 80, "async", warm=40, growth=4096)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_memory_is_flat_over_two_hundred_saves(tmp_path: Path, mode: str) -> None:
-    check(tmp_path, 200, mode)
+    check(tmp_path, 400, mode, warm=200, growth=2048)
