@@ -55,7 +55,7 @@ class Going:
 
     def frozen_writers(self) -> list[psutil.Process]:
         """The writer of each rank, frozen before the first save."""
-        self.until(lambda: (self.run.folder / "ledger").is_dir() and self.run.events("StepEnded"))
+        self.until(lambda: list((self.run.folder / "ledger").glob("rank-*")) and self.run.events("StepEnded"))
         writers = [
             process
             for process in psutil.Process(self.process.pid).children(recursive=True)
