@@ -86,7 +86,7 @@ class Deaths:
             sign = death.sign
             # The launcher kills a silent rank, and says so only when it has taken down the others.
             killed = death.status in ("SIGKILL", "")
-            hung = hung_ranks(self._folder, self._silence) if killed and self._silence else []
+            hung = hung_ranks(self._folder, self._silence, death.seen) if killed and self._silence else []
             if hung:
                 death.hung, death.rank = True, hung[0].rank
             record = FaultRecord(

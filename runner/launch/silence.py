@@ -42,16 +42,32 @@ class Silent:
         return waits_for_peers(re.findall(r'^  File "([^"]+)", line \d+', main, re.MULTILINE))
 
 
-def hung_ranks(run_folder: Path, within: float) -> list[Silent]:
-    """Ranks that wrote their stacks in the last `within` seconds and did not wait for others."""
-    found = []
+def hung_ranks(run_folder: Path, within: float, before: float) -> list[Silent]:
+    """Ranks that kept the others waiting until one was killed for its silence.
+
+    Those that wrote their stacks in the last `within` seconds and did not wait for others. Where all that wrote did
+    wait, those that wrote nothing: they are frozen, and so is what would have written.
+
+    Args:
+        run_folder: of the run.
+        within: seconds after which a launcher kills a silent rank.
+        before: wall clock of the kill; what a later start of the workers made says nothing about it.
+    """
+    newest: dict[int, tuple[int, Path]] = {}
     for path in (run_folder / "faults").glob("silent-rank*.txt"):
-        rank = int(path.name[len("silent-rank") :].split("-")[0])
+        rank, made = map(int, path.stem.removeprefix("silent-rank").split("-"))
+        if made <= before * 1000 and made >= newest.get(rank, (0, path))[0]:
+            newest[rank] = (made, path)
+    wrote, mute = [], []
+    for rank, (_, path) in sorted(newest.items()):
         try:
             stat = path.stat()
             silent = Silent(rank, path.read_text(errors="replace"))
         except FileNotFoundError:  # its rank went on and took it away
             continue
-        if stat.st_size and time.time() - stat.st_mtime < within and not silent.waited:
-            found.append(silent)
-    return found
+        if not stat.st_size:
+            mute.append(silent)
+        elif time.time() - stat.st_mtime < within:
+            wrote.append(silent)
+    running = [silent for silent in wrote if not silent.waited]
+    return running if running or not wrote else mute

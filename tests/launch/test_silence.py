@@ -35,7 +35,23 @@ def test_hung_rank_is_told_from_waiting_ones(tmp_path):
     old = folder / "silent-rank00003-1.txt"
     old.write_text(HANGS)
     os.utime(old, (time.time() - 100, time.time() - 100))
-    assert [silent.rank for silent in hung_ranks(tmp_path, within=30)] == [0]
+    assert [silent.rank for silent in hung_ranks(tmp_path, within=30, before=time.time())] == [0]
+
+
+def test_where_all_that_wrote_did_wait_the_one_that_wrote_nothing_is_frozen(tmp_path):
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    now = int(time.time() * 1000)
+    (folder / f"silent-rank00000-{now - 20_000}.txt").write_text("")
+    (folder / f"silent-rank00001-{now - 20_000}.txt").write_text(WAITS)
+    for rank in (0, 1):  # an earlier start, killed, and the next one
+        (folder / f"silent-rank0000{rank}-{now - 90_000}.txt").write_text("")
+        (folder / f"silent-rank0000{rank}-{now + 2_000}.txt").write_text("")
+    assert [silent.rank for silent in hung_ranks(tmp_path, within=30, before=now / 1000)] == [0]
+    (folder / f"silent-rank00001-{now - 20_000}.txt").write_text("")
+    assert hung_ranks(tmp_path, within=30, before=now / 1000) == [], (
+        "nobody was silent: a kill of another kind"
+    )
 
 
 def test_a_launcher_that_is_late_to_say_how_a_worker_ended_does_not_shift_the_blame(tmp_path):
