@@ -73,7 +73,7 @@ def one_knows_first(place: Rank, folder: str, run_id: str, first: int, on_busy: 
     }
 
 
-@pytest.mark.parametrize(("first", "on_busy"), [(0, "skip"), (1, "skip"), (0, "wait")])
+@pytest.mark.parametrize(("first", "on_busy"), [(0, "skip"), (1, "skip")])
 def test_ranks_that_do_not_both_know_of_a_failure_agree_on_the_next_save(
     two: World, tmp_path: Path, first: int, on_busy: str
 ) -> None:
@@ -121,6 +121,7 @@ def force_after_a_failure(place: Rank, folder: str, run_id: str) -> dict[str, An
     return {"saves": [fields["step"] for fields in recorder.said("saving")]}
 
 
+@pytest.mark.slow
 def test_a_stop_right_after_a_failed_save_saves_that_step_once_more(two: World, tmp_path: Path) -> None:
     results = two.run(force_after_a_failure, folder=str(tmp_path), run_id="force")
     assert [result["saves"] for result in results] == [[2, 2]] * 2

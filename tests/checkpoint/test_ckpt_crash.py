@@ -174,7 +174,7 @@ def die_in_the_save(place: Rank, window: str, **arguments: Any) -> None:
     [
         ("sync", "shards are written", 2),
         ("async", "the writer writes", 2),
-        ("async", "the record is written", 2),
+        ("sync", "the record is written", 2),
         ("sync", "the rename is done", 4),
     ],
 )
