@@ -66,6 +66,6 @@ def test_follower_whose_run_is_finished_meanwhile_waits_for_nobody(supervised, t
     ledger.close()
     (run.run / "checkpoints" / "step-7").mkdir(parents=True)
     (run.run / "finished.json").write_text(json.dumps({"steps": 7}))
-    code, _, err = run.wait(30)
+    code, _, err = run.wait()
     assert code == ExitCode.DONE, err
     assert "finished already" in err
