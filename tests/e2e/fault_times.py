@@ -100,6 +100,7 @@ def times_text() -> str:
             f"Measured on {kept['machine']}, {kept['date']}, with the timeouts of `tests/e2e/fault_matrix.py`:",
             "seconds from a fault to the first step that all ranks finished after it, or to the end of the command.",
             "Most of it is the timeout that notices a hang, or the start of new processes on a busy machine.",
+            "`-`: not measured, as where the next fault struck before that step.",
             "",
             "Rank 0 / another rank:",
             "",
