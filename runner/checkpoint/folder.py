@@ -23,7 +23,7 @@ from runner.checkpoint.record import Damaged, read_record, verify_sizes
 from runner.launch.durable import sync_folder
 
 _NAME = re.compile(
-    r"step-(\d{1,18})(?:\.(?:(?P<tag>[A-Za-z0-9_-]+)\.)?(?P<state>partial|deleting|damaged-\d+))?"
+    r"step-(0|[1-9]\d{0,17})(?:\.(?:(?P<tag>[A-Za-z0-9_-]+)\.)?(?P<state>partial|deleting|damaged-\d+))?"
 )
 _RIVALS = 1000  # files that another process may remove under our hands before that counts as an error
 

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from runner.launch.control import Control
-from runner.launch.outcome import Outcome, outcome_folder
+from runner.launch.outcome import Outcome, outcome_folder, read_outcome
 from runner.launch.process import started_at
 
 _LIST = "earlier.json"
@@ -45,5 +45,9 @@ def decisive(run_folder: Path, earlier: frozenset[str]) -> Outcome | None:
     if not folder.is_dir():
         return None
     names = [path for path in folder.glob("[!.]*.json") if path.name not in earlier]
-    found = [Outcome(**json.loads(path.read_text())) for path in names]
-    return min((one for one in found if one.decisive), key=lambda outcome: outcome.time, default=None)
+    found = map(read_outcome, names)
+    return min(
+        (one for one in found if one is not None and one.decisive),
+        key=lambda outcome: outcome.time,
+        default=None,
+    )

@@ -77,6 +77,14 @@ def write_outcome(run_folder: Path, outcome: Outcome) -> None:
     write_durably(outcome_folder(run_folder) / name, json.dumps(asdict(outcome)))
 
 
+def read_outcome(path: Path) -> Outcome | None:
+    """The outcome in a file; None where it is not a worker's: those are written whole."""
+    try:
+        return Outcome(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 class OutcomeReader:
     """Reads the outcomes that are written after it was made, by any node.
 
@@ -88,12 +96,17 @@ class OutcomeReader:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._earlier = frozenset(self._names())
         self._read: dict[str, Outcome] = {}
+        self._unreadable: set[str] = set()
 
     def outcomes(self) -> list[Outcome]:
         """All outcomes so far, oldest first."""
         for name in self._names():
-            if name not in self._earlier and name not in self._read:
-                self._read[name] = Outcome(**json.loads((self._folder / name).read_text()))
+            if name not in self._earlier and name not in self._read and name not in self._unreadable:
+                outcome = read_outcome(self._folder / name)
+                if outcome is None:
+                    self._unreadable.add(name)
+                else:
+                    self._read[name] = outcome
         return sorted(self._read.values(), key=lambda outcome: outcome.time)
 
     def _names(self) -> list[str]:

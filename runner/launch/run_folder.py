@@ -19,6 +19,13 @@ from runner.recipe.resolve import dump
 RECIPE = "recipe.yaml"
 
 
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+
+
 class RunFolder:
     """The folder of one run, locked for this node.
 
@@ -88,7 +95,7 @@ class RunFolder:
         write_durably(self.path / "run.json", json.dumps({"name": self._recipe.name, "run_id": self.run_id}))
         path = self.path / RECIPE
         text = dump(self._recipe)
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        if _text(path) != text:
             write_durably(path, text)
         return path
 
@@ -109,8 +116,8 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the run is done already and its last checkpoint is still there."""
         try:
-            steps = json.loads((self.path / "finished.json").read_text())["steps"]
-        except FileNotFoundError:
+            steps = int(json.loads((self.path / "finished.json").read_text())["steps"])
+        except (OSError, ValueError, TypeError, KeyError):  # absent or damaged: the checkpoints decide
             return False
         checkpoint = self._recipe.checkpoint_folder / f"step-{steps}"
         return bool(steps >= self._recipe.training.steps and checkpoint.is_dir())

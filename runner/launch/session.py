@@ -312,10 +312,18 @@ class Session:
     def _summary(self, run_folder: RunFolder) -> None:
         from runner.report.summary import render
 
-        with contextlib.suppress(BrokenPipeError):
-            if sys.stdout.seekable():
-                sys.stdout.seek(0, os.SEEK_END)  # workers have written behind this process's own position
-            print(f"\n{render(run_folder.path)}", flush=True)
+        try:
+            text = render(run_folder.path)
+        except (RunError, OSError) as error:  # a lost ledger takes nothing from the run
+            _say(f"there is no summary: {error}")
+            return
+        try:
+            print(f"\n{text}", flush=True)
+        except BrokenPipeError:
+            pass
+        except OSError as error:
+            sys.stdout = None  # nothing is left in it to fail once more at the end
+            _say(f"the summary cannot be written: {error.strerror}")
 
 
 _RESUME = "the same command goes on from the last checkpoint"

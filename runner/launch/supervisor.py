@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from runner.errors import ExitCode, RunError
 from runner.launch.children import kill_descendants
 from runner.launch.process import adopt_orphans
+from runner.launch.terminal import append_to_files
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
@@ -38,6 +40,7 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
 
     sys.stdout.flush()
     sys.stderr.flush()
+    append_to_files()
     adopt_orphans()
     signals = stop_signals(loaded.recipe)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none is lost between here and the handlers
@@ -51,9 +54,13 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
             except BaseException:  # noqa: BLE001 - a forked child must not return into its parent's stack
                 traceback.print_exc()
             finally:
-                with contextlib.suppress(BrokenPipeError):  # nobody reads any more; the code still counts
+                with contextlib.suppress(
+                    OSError, AttributeError
+                ):  # nobody reads any more; the code still counts
                     sys.stdout.flush()
                     sys.stderr.flush()
+                if os.getppid() != parent:  # killed: its folder is ours to remove
+                    shutil.rmtree(control, ignore_errors=True)
                 os._exit(code)
         return _wait(child, signals, loaded.recipe)
 

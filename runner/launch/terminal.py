@@ -6,12 +6,25 @@ place of the one that it inherited. So a terminal stays a terminal, for progress
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
 import threading
 
 from runner.launch.control import TERMINAL
+
+
+def append_to_files() -> None:
+    """Where standard output or error is a plain file, its writers append: several processes write it, and an offset
+    of one's own, as after `> log 2>&1`, would overwrite what the others have written."""
+    for descriptor in (1, 2):
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+                fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
+        except OSError:  # closed
+            continue
 
 
 def offer_terminal() -> str:

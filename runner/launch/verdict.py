@@ -86,9 +86,15 @@ def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
         return f"{death} after step {death.sign.step}"
     if chosen is not None and chosen.exit_code:
         return chosen.message
-    return "a worker failed" if watch.workers_came else None
+    if not watch.workers_came:
+        return None
+    return (
+        "the launcher was killed"
+        if watch.launcher_status < 0 and not watch.stop_requested
+        else "a worker failed"
+    )
 
 
 def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip(" =-\t")]
     return lines[-1][:300] if lines else "it printed nothing"

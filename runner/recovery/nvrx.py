@@ -20,6 +20,7 @@ from nvidia_resiliency_ext.inprocess.abort import Abort, AbortTorchDistributed
 from nvidia_resiliency_ext.inprocess.exception import RestartAbort
 from nvidia_resiliency_ext.inprocess.health_check import CudaHealthCheck, FaultCounter
 from nvidia_resiliency_ext.inprocess.initialize import RetryController
+from nvidia_resiliency_ext.inprocess.monitor_process import MonitorProcess
 from nvidia_resiliency_ext.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
 from nvidia_resiliency_ext.inprocess.store import TCPStore as WrapperStore
 
@@ -73,6 +74,22 @@ def connect_to_rank_monitor() -> RankMonitorClient:
     if not isinstance(reply, OkMsg):
         raise RankMonitorClientError(f"the rank monitor answered {reply!r} to a second opening")
     return client
+
+
+_FLUSH_PATIENCE = 2.0  # seconds
+
+
+def _end_monitor(self: Any) -> None:
+    """Tell the monitor to end. NVRx waits until its queue is read, for ever where the monitor was killed."""
+    self.should_stop.set()
+    self.msg_queue.close()
+    feeder = self.msg_queue._thread
+    if feeder is not None:
+        feeder.join(_FLUSH_PATIENCE)
+    self.msg_queue.cancel_join_thread()
+
+
+MonitorProcess.shutdown = _end_monitor
 
 
 def make_wrapper(*, gpus: bool, **settings: Any) -> Wrapper:

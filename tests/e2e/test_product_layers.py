@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,18 @@ def test_a_finished_run_started_again_exits_0_and_rewrites_nothing(undisturbed: 
     assert files == {
         path: path.stat().st_mtime_ns for path in (undisturbed.folder / "checkpoints").rglob("*")
     }
+
+
+def test_a_lost_ledger_does_not_fail_a_finished_run(undisturbed: Run) -> None:
+    ledger, away = undisturbed.folder / "ledger", undisturbed.folder / "ledger.away"
+    ledger.rename(away)
+    try:
+        done = undisturbed.command()
+    finally:
+        shutil.rmtree(ledger, ignore_errors=True)
+        away.rename(ledger)
+    assert done.returncode == 0
+    assert "there is no summary: " in done.stderr
 
 
 def test_a_sync_and_an_async_checkpoint_of_the_same_step_are_bit_identical(

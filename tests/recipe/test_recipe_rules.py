@@ -93,3 +93,9 @@ def test_finding_about_a_credential_does_not_show_it() -> None:
     hidden = [problem._replace(at=problem.at._replace(file="--set ...")) for problem in problems]
     for shown in (render.text(hidden), render.github(hidden), render.sarif(hidden, version="0")):
         assert secret not in shown
+
+
+def test_a_value_with_a_newline_does_not_break_a_message_in_two() -> None:
+    _, problems = check_file("recipes/quickstart.yaml", ['sharding.wrap={modules: ["Llama\\nLayer"]}'])
+    assert [problem.code for problem in problems] == ["R304"]
+    assert "Llama\\nLayer" in problems[0].message and "\n" not in problems[0].message

@@ -77,6 +77,7 @@ class Report:
             expected: what would be right.
             secret: the value must not be shown.
         """
+        message = message.replace("\n", "\\n")  # a value in it may hold one; a finding's message is one line
         parts = _parts(path)
         node = find(self.root, parts)
         other = find(self.root, _parts(also)) if also else None
