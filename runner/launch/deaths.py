@@ -73,14 +73,16 @@ class Deaths:
         return death
 
     def settle(self, *, finally_: bool = False) -> None:
-        """Look what the launcher says about deaths that are not recorded yet, and record them."""
+        """Look what the launcher says about deaths, and record them; what it says later is known in the end."""
         for death in self.all:
-            if death.recorded:
+            if death.status or (death.recorded and not finally_):
                 continue
             said = self._said(death.sign.local_rank)
             if len(said) > death.said_before:
                 death.status = _status(int(said[death.said_before]))
-            elif not finally_ and time.time() < death.seen + _PATIENCE:
+            if death.recorded:
+                continue
+            if not death.status and not finally_ and time.time() < death.seen + _PATIENCE:
                 continue
             death.recorded = True
             sign = death.sign

@@ -66,3 +66,16 @@ def test_a_launcher_that_is_late_to_say_how_a_worker_ended_does_not_shift_the_bl
     (record,) = read_records(tmp_path)
     assert (record.kind, record.rank, record.step) == ("hang", 0, 6)
     assert "_native_hang" in record.stacks
+
+
+def test_how_a_worker_ended_is_said_in_the_end_however_late_the_launcher_says_it(tmp_path):
+    log = tmp_path / "launcher.log"
+    log.write_text("")
+    deaths = Deaths(log, tmp_path, "none")
+    death = deaths.add(WorkerSign(pid=1, rank=1, local_rank=1, restart=0, attempt="a", step=4), [])
+    death.seen -= 60
+    deaths.settle()
+    assert death.recorded and str(death) == "rank 1 died"
+    log.write_text("failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: nvrx-worker\n")
+    deaths.settle(finally_=True)
+    assert str(death) == "rank 1 died (SIGKILL)"
