@@ -184,7 +184,10 @@ class Session:
         }
         forks = fork_server(self._recipe, run_folder.path / "recipe.yaml", environment, output, self._control)
         with forks as more, LeaderWatch(self._place.leader_elsewhere) as leader:
-            launcher = children.start(argv, environment | more.environment, output, folder=Path.cwd())
+            # Launchers make a folder for logs, of which there are none here, and leave it behind.
+            scratch = f"--log-dir={self._control.folder}/launcher"
+            started = [argv[0], scratch, *argv[1:]]
+            launcher = children.start(started, environment | more.environment, output, folder=Path.cwd())
             monitored = ft_launcher_settings(self._recipe.recovery)
             silence = monitored.rank_heartbeat_timeout.total_seconds() if monitored else 0.0
             deaths = Deaths(log, run_folder.path, self._recipe.recovery.layer, silence)

@@ -22,6 +22,14 @@ def slow(*values):
 LAYERS = ["none", "inprocess", "ft_launcher", "ft_launcher+inprocess"]
 
 
+@pytest.mark.parametrize("layer", ["none", "ft_launcher"])
+def test_no_temporary_file_is_left(supervised, tmp_path, layer):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    assert supervised(layer, env={"TMPDIR": str(temporary)}).wait()[0] == 0
+    assert list(temporary.iterdir()) == []
+
+
 def test_finished_run_exits_0_and_a_second_time_rewrites_nothing(supervised):
     first = supervised("none")
     code, out, err = first.wait()
