@@ -1,6 +1,6 @@
 """What the training loop needs from checkpoint, recovery, faults and ledger, as protocols.
 
-The loop is written against these; `runner.train.worker` is the one place that plugs the implementations in.
+The loop is written against these; `runner.train.work` is the one place that plugs the implementations in.
 """
 
 from __future__ import annotations
