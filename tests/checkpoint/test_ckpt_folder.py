@@ -155,3 +155,9 @@ def test_a_read_only_parent_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError):
         CheckpointFolder(tmp_path / "file" / "below").prepare()
     shutil.rmtree(tmp_path)
+
+
+def test_a_folder_whose_number_is_written_otherwise_is_no_checkpoint(tmp_path: Path) -> None:
+    for name in ("step-000000030", "step-01", "step-"):
+        (tmp_path / name).mkdir()
+    assert CheckpointFolder(tmp_path).entries() == []

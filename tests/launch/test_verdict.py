@@ -1,0 +1,31 @@
+"""What a supervisor says of a launch whose workers left no word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tinylab import recipe_text
+
+from runner.errors import ExitCode
+from runner.launch.verdict import Watch, conclude
+from runner.recipe.load import load_recipe
+
+
+@pytest.mark.parametrize(
+    ("watch", "says"),
+    [
+        (
+            Watch(launcher_status=-9, workers_came=True),
+            "the launcher was killed; the same command resumes the run",
+        ),
+        (Watch(launcher_status=1, workers_came=True), "a worker failed; the same command resumes the run"),
+        (Watch(launcher_status=1), "the launcher failed before any worker started: no such option"),
+    ],
+)
+def test_the_cause_is_named(tmp_path: Path, watch: Watch, says: str) -> None:
+    path, log = tmp_path / "recipe.yaml", tmp_path / "launcher.log"
+    path.write_text(recipe_text(tmp_path, "none"))
+    log.write_text("no such option\n=========\n")
+    verdict = conclude([], watch, load_recipe(path).recipe, log)
+    assert (verdict.exit_code, verdict.message) == (ExitCode.CRASHED, says)
