@@ -173,32 +173,76 @@ def _write_shard(path: Path, tensors: list[_Tensor], source: Path, record: Commi
 
 
 def _write_description(recipe: Recipe, record: CommitRecord, target: Path) -> None:
-    """Config, generation config and tokenizer."""
+    """Config, generation config and tokenizer, which agree on the tokens that begin, end and fill a text."""
     from transformers import GenerationConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    from runner.train.data.tokenizer import load_tokenizer
+    from runner.train.data.tokenizer import tokenizer_name
     from runner.train.model import model_config
 
-    tokenizer = load_tokenizer(recipe)
-    config = model_config(recipe.model, tokenizer.vocab_size)
+    name = tokenizer_name(recipe)
+    tokenizer = _tokenizer(name, recipe)
+    config = model_config(recipe.model, len(tokenizer))
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
     config.dtype = next(dtype for name, (dtype, _) in record.tensors.items() if name.startswith(_PREFIX))
     config.use_cache = True
+    own = name == recipe.model.name
+    _take_special_tokens(config, tokenizer, own=own)
+    if config.get_text_config() is not config:
+        _take_special_tokens(config.get_text_config(), tokenizer, own=own)
+    generation = _generation_config(recipe) if own else None
+    if generation is None:
+        generation = GenerationConfig.from_model_config(config)
+    _take_special_tokens(generation, tokenizer, own=own)
     config.save_pretrained(target)
-    GenerationConfig.from_model_config(config).save_pretrained(target)
-    _tokenizer(recipe, tokenizer.name).save_pretrained(target)
+    generation.save_pretrained(target)
+    tokenizer.save_pretrained(target)
 
 
-def _tokenizer(recipe: Recipe, name: str) -> Any:
+def _take_special_tokens(config: Any, tokenizer: Any, *, own: bool) -> None:
+    """Set a config's special tokens to what the text was trained with.
+
+    An architecture's defaults are numbers of the tokenizer of its first publication: in another one's vocabulary they
+    are ordinary words, and a text would end at them. A published model with its own tokenizer may name further tokens
+    that end a text (the turn of a chat); they stay.
+
+    Args:
+        config: a model's or a generation's.
+        own: whether the tokenizer is the named model's own.
+    """
+    config.bos_token_id = tokenizer.bos_token_id
+    config.pad_token_id = tokenizer.pad_token_id
+    declared = config.eos_token_id
+    if not (own and isinstance(declared, list) and tokenizer.eos_token_id in declared):
+        config.eos_token_id = tokenizer.eos_token_id
+
+
+def _generation_config(recipe: Recipe) -> Any:
+    """How the named model says that texts be drawn from it; None where it says nothing."""
+    from transformers import GenerationConfig
+    from transformers.utils import GENERATION_CONFIG_NAME, cached_file
+
+    from runner.train.hub import hub_errors
+
+    name, revision = recipe.model.name, recipe.model.revision
+    with hub_errors("model", str(name)):
+        found = cached_file(
+            name, GENERATION_CONFIG_NAME, revision=revision, _raise_exceptions_for_missing_entries=False
+        )
+        return found and GenerationConfig.from_pretrained(name, revision=revision)
+
+
+def _tokenizer(name: str, recipe: Recipe) -> Any:
+    """The tokenizer of the recipe's data, as transformers has it."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     from runner.train.data.tokenizer import BYTES
+    from runner.train.hub import hub_errors
 
     if name != BYTES:
-        chosen = recipe.dataset.tokenizer or recipe.model.name
-        revision = recipe.model.revision if chosen == recipe.model.name else None
-        return AutoTokenizer.from_pretrained(chosen, revision=revision)
+        revision = recipe.model.revision if name == recipe.model.name else None
+        with hub_errors("tokenizer", name):
+            return AutoTokenizer.from_pretrained(name, revision=revision)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     # Byte b is token b; the library writes bytes as printable characters, those of GPT-2's table.

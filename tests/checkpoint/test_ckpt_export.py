@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+import yaml
 from ckpt_world import Rank, Recorder, World, manager
 from torch.distributed.fsdp import fully_shard
 
@@ -50,25 +52,59 @@ def save_llama(place: Rank, folder: str) -> None:
     checkpointer.close()
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder with a recipe and the checkpoint of step 4."""
+    folder = tmp_path_factory.mktemp("exported")
+    path = folder / "recipe.yaml"
+    path.write_text(RECIPE.format(folder=folder / "run"))
+    with pytest.raises(InputError, match="no checkpoint in"):
+        export(load_recipe(path).recipe, "latest", None)
+    with World(2) as world:
+        world.run(save_llama, folder=str(folder / "run" / "checkpoints"))
+    return folder
+
+
+def write_tokenizer(folder: Path, **special: str) -> None:
+    """A tokenizer of words with these special tokens; the number of each is its place, from 10 on."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"word{i}": i for i in range(10)} | {word: 10 + i for i, word in enumerate(special.values())}
+    raw = Tokenizer(models.WordLevel(words, unk_token="word0"))
+    PreTrainedTokenizerFast(tokenizer_object=raw, **special).save_pretrained(folder)
+
+
+def special_tokens(folder: Path) -> dict[str, Any]:
+    """Special tokens of an exported folder, as its three parts, each loaded by itself, agree on them."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids: dict[str, Any] = {}
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        config = getattr(AutoConfig.from_pretrained(folder), key)
+        generation = getattr(GenerationConfig.from_pretrained(folder), key)
+        assert config == generation == getattr(model.generation_config, key), key
+        known = config if isinstance(config, list) else [config]
+        assert getattr(tokenizer, key) in known, key
+        ids[key] = config
+    return ids
+
+
 def test_transformers_loads_what_was_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE.format(folder=tmp_path / "run"))
-    recipe = load_recipe(path).recipe
-    with pytest.raises(InputError, match="no checkpoint in"):
-        export(recipe, "latest", None)
-    with World(2) as world:
-        world.run(save_llama, folder=str(tmp_path / "run" / "checkpoints"))
+    recipe = load_recipe(run / "recipe.yaml").recipe
     monkeypatch.setattr(export_module, "_SHARD_BYTES", 20_000)
     assert export(recipe, "latest", str(tmp_path / "hf")) == 0
     assert "step 4 exported" in capsys.readouterr().out
     index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) > 1
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
-    source = tmp_path / "run" / "checkpoints" / "step-4"
+    source = run / "run" / "checkpoints" / "step-4"
     metadata = dcp.FileSystemReader(source).read_metadata()
     saved = {
         n: torch.empty(md.size, dtype=md.properties.dtype) for n, md in metadata.state_dict_metadata.items()
@@ -82,7 +118,38 @@ def test_transformers_loads_what_was_exported(
     text = "Zwölf Boxkämpfer: 5 €\n"
     assert tokenizer(text)["input_ids"] == list(text.encode())
     assert tokenizer.decode(list(text.encode())) == text and tokenizer.eos_token_id == 256
+    assert special_tokens(tmp_path / "hf") == {
+        "bos_token_id": None, "eos_token_id": 256, "pad_token_id": None
+    }  # fmt: skip
     with pytest.raises(InputError, match="exists"):
         export(recipe, "4", str(tmp_path / "hf"))
     with pytest.raises(InputError, match="there are: 4, latest"):
         export(recipe, "5", None)
+
+
+def test_special_tokens_are_those_of_the_data(run: Path, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "words", eos_token="<end>", pad_token="<pad>", bos_token="<begin>")
+    recipe = load_recipe(run / "recipe.yaml", [f"dataset.tokenizer={tmp_path / 'words'}"]).recipe
+    assert export(recipe, "4", str(tmp_path / "hf")) == 0
+    assert special_tokens(tmp_path / "hf") == {"eos_token_id": 10, "pad_token_id": 11, "bos_token_id": 12}
+
+
+def test_a_published_model_keeps_its_other_ends_of_text_and_its_manner_of_drawing(
+    run: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoConfig, GenerationConfig
+
+    published = tmp_path / "published"
+    write_tokenizer(published, eos_token="<end of turn>", bos_token="<begin>")
+    ends = {"eos_token_id": [10, 5], "bos_token_id": 11}
+    shape = yaml.safe_load(RECIPE.format(folder="x"))["model"]["architecture"]
+    AutoConfig.for_model(**shape, **ends).save_pretrained(published)
+    GenerationConfig(**ends, do_sample=True, temperature=0.6).save_pretrained(published)
+    changes = {
+        "model.name": published, "model.architecture": "null", "model.weights": "random",
+        "dataset.tokenizer": published,
+    }  # fmt: skip
+    recipe = load_recipe(run / "recipe.yaml", [f"{k}={v}" for k, v in changes.items()]).recipe
+    assert export(recipe, "4", str(tmp_path / "hf")) == 0
+    assert special_tokens(tmp_path / "hf") == {**ends, "pad_token_id": None}
+    assert GenerationConfig.from_pretrained(tmp_path / "hf").temperature == 0.6

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 from product import NVRX_RUN, Run, left_behind, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +48,22 @@ def test_the_table_says_what_it_cost_and_sums_to_100_percent(quickstart: tuple[R
     assert re.search(r"training goodput", output, re.IGNORECASE)
     assert re.search(r"100(\.0+)? ?%", output)
     assert "exception" in output
+
+
+def test_its_last_checkpoint_is_a_model_of_transformers(quickstart: tuple[Run, str]) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run, _ = quickstart
+    target = run.folder.parent / "hf"
+    done = run.command("--export", "latest", "-o", str(target))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"step 60 exported to {target}\n", "")
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    model = AutoModelForCausalLM.from_pretrained(target)
+    assert tokenizer.eos_token_id == model.generation_config.eos_token_id == 256
+    prompt = tokenizer("The value of ", return_tensors="pt")
+    with torch.no_grad():
+        loss = model(**prompt, labels=prompt["input_ids"]).loss
+    assert loss < 0.8 * math.log(model.config.vocab_size)  # it has learnt: not the loss of random weights
 
 
 def test_a_run_outlives_whoever_reads_its_output(tmp_path: Path) -> None:
