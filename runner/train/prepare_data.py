@@ -7,10 +7,10 @@ same command goes on after the last documents that reached the disk.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import json
-import os
 import random
 import shutil
 import sys
@@ -24,6 +24,7 @@ from runner.errors import ExitCode, InputError, RunError
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
+    from runner.train.data.cache import CacheIndex
     from runner.train.data.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -60,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare(recipe: Recipe) -> int:
-    from runner.train.data.packed import is_prepared, packed_folder
+    from runner.train.data.cache import CacheReader, is_prepared
+    from runner.train.data.packed import packed_folder
     from runner.train.data.text import is_streaming
     from runner.train.data.tokenizer import load_tokenizer
 
@@ -72,10 +74,13 @@ def _prepare(recipe: Recipe) -> int:
         return int(ExitCode.DONE)
     folder = packed_folder(recipe)
     if is_prepared(folder):
-        print(f"nvrx-data: {folder}: prepared already")
+        reader = CacheReader(folder)
+        reader.verify_all()
+        state = "all of it verified" if reader.has_checksums else "by a version that kept no checksums"
+        print(f"nvrx-data: {folder}: prepared already, {state}")
         return int(ExitCode.DONE)
     index = with_backoff(lambda: pack(recipe, tokenizer, folder))
-    print(f"nvrx-data: {folder}: {index['tokens']:,} tokens of {index['documents']:,} documents")
+    print(f"nvrx-data: {folder}: {index.tokens:,} tokens of {index.documents:,} documents")
     return int(ExitCode.DONE)
 
 
@@ -134,56 +139,57 @@ def transient(error: BaseException) -> str | None:
     return None
 
 
-def pack(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+def pack(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> CacheIndex:
     """Tokenise and pack into `folder`, going on where an earlier call stopped. Returns the index.
 
     The tokens so far lie in `<folder>.unfinished/`, with a note of how many documents they are; the folder gets its
     name when all are there.
 
     Raises:
-        InputError: the dataset cannot be read or holds no text.
+        InputError: the dataset cannot be read or holds no text; the folder, or what an earlier call left, is damaged.
         RunError: another process is at it.
     """
     import numpy as np
 
+    from runner.launch.durable import sync_folder, write_durably
+    from runner.train.data.cache import CacheWriter, check_vacant
+    from runner.train.data.packed import token_type
     from runner.train.data.text import documents
 
+    check_vacant(folder)
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     unfinished.mkdir(parents=True, exist_ok=True)
-    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32)
-    with _only_here(unfinished / "lock"), (unfinished / "tokens.bin").open("ab") as stream:
-        done = _noted(unfinished / "progress.json", {"documents": 0, "tokens": 0, "dtype": dtype.name})
-        stream.truncate(done["tokens"] * dtype.itemsize)
-        count, docs = done["tokens"], done["documents"]
+    dtype, note = token_type(tokenizer), unfinished / "progress.json"
+    with _only_here(unfinished / "lock"):
+        docs, kept = _noted(note, dtype.name)
         if docs:
             print(f"nvrx-data: going on after {docs:,} documents", file=sys.stderr)
         texts = iter(documents(recipe.dataset))
         for _ in itertools.islice(texts, docs):
             pass
-        with _bar(recipe.dataset.max_documents) as report:
+        with (
+            contextlib.closing(CacheWriter(unfinished, dtype, kept=kept)) as writer,
+            _bar(recipe.dataset.max_documents) as report,
+        ):
             for number in itertools.count(1):
                 batch = list(itertools.islice(texts, _BATCH))
                 for ids in tokenizer.encode(batch):
-                    stream.write(np.append(ids, tokenizer.eos).astype(dtype).tobytes())
-                    count += len(ids) + 1
+                    writer.write(np.append(ids, tokenizer.eos))
                 docs += len(batch)
-                report(docs, count)
-                if not batch or number % _KEEP_EVERY == 0:
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                    _note(
-                        unfinished / "progress.json",
-                        {"documents": docs, "tokens": count, "dtype": dtype.name},
-                    )
+                report(docs, writer.tokens)
                 if not batch:
                     break
-        if count < 2:
-            raise InputError(f"dataset: {recipe.dataset.source} holds no text ({docs} documents)")
-        index = {"tokens": count, "documents": docs, "dtype": dtype.name, "tokenizer": tokenizer.name}
-        _note(unfinished / "index.json", index)
-        (unfinished / "progress.json").unlink()
+                if number % _KEEP_EVERY == 0:
+                    writer.flush()
+                    so_far = {"documents": docs, "tokens": writer.tokens, "dtype": dtype.name}
+                    write_durably(note, json.dumps(so_far))
+            if writer.tokens < 2:
+                raise InputError(f"dataset: {recipe.dataset.source} holds no text ({docs} documents)")
+            index = writer.finish(docs, tokenizer.name)
+        note.unlink(missing_ok=True)
         (unfinished / "lock").unlink()
         unfinished.rename(folder)
+        sync_folder(folder.parent)
     return index
 
 
@@ -208,22 +214,23 @@ class _only_here:
             self._file.close()
 
 
-def _noted(path: Path, otherwise: dict[str, Any]) -> dict[str, Any]:
-    """The note of an earlier call, where it is about tokens of the same width."""
+def _noted(path: Path, dtype: str) -> tuple[int, int]:
+    """Documents and tokens of an earlier call, where it wrote tokens of the same type.
+
+    Raises:
+        InputError: its note is damaged.
+    """
     try:
-        note: dict[str, Any] = json.loads(path.read_text())
+        note = json.loads(path.read_text(encoding="utf-8"))
+        documents, tokens, same = int(note["documents"]), int(note["tokens"]), note["dtype"] == dtype
     except FileNotFoundError:
-        return otherwise
-    return note if note["dtype"] == otherwise["dtype"] else otherwise
-
-
-def _note(path: Path, value: dict[str, Any]) -> None:
-    draft = path.with_suffix(".draft")
-    with draft.open("w") as stream:
-        json.dump(value, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.rename(path)
+        return 0, 0
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{path}: is damaged ({type(error).__name__}: {error}); remove the folder {path.parent} "
+            "and run nvrx-data again: it starts from the first document"
+        ) from None
+    return (documents, tokens) if same else (0, 0)
 
 
 class _bar:

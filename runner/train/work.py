@@ -84,4 +84,4 @@ def _plug_together(
         faults=ledger.faults,
         stop_requested=lambda: control.stop_requested() is not None,
     )
-    return Trainer(parts, DataPreparation(recipe, recipe.recovery.rendezvous_timeout), *_prebuilt)
+    return Trainer(parts, DataPreparation(recipe, recipe.recovery.rendezvous_timeout, log), *_prebuilt)

@@ -8,6 +8,9 @@ from typing import Any
 from product import Run, make_run
 
 from runner.errors import ExitCode
+from runner.recipe.load import load_recipe
+from runner.train.data.packed import prepare
+from runner.train.data.tokenizer import ByteTokenizer
 
 
 def assert_one_clear_line(
@@ -54,6 +57,17 @@ def test_a_dataset_folder_that_is_not_there(tmp_path: Path) -> None:
         tmp_path, {"dataset": {"source": "saved", "path": "/no/such/folder", "tokenizer": "bytes"}}
     )
     assert_one_clear_line(run, "dataset.path", "/no/such/folder")
+
+
+def test_prepared_data_that_are_damaged(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    tokens = prepare(load_recipe(run.recipe).recipe, ByteTokenizer()) / "tokens.bin"
+    data = bytearray(tokens.read_bytes())
+    data[len(data) // 2] ^= 1
+    tokens.write_bytes(data)
+    assert_one_clear_line(
+        run, f"{tokens}: bytes", "not what was written", f"remove the folder {tokens.parent}"
+    )
 
 
 def test_a_checkpoint_folder_that_cannot_be_read(tmp_path: Path) -> None:

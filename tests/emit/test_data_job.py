@@ -17,7 +17,7 @@ from test_manifest import EVERYTHING, FSX
 from runner.emit.data_job import data_job_objects, emit_data_job
 from runner.emit.manifest import manifest_objects
 from runner.recipe.load import load_recipe
-from runner.train.data.packed import is_prepared
+from runner.train.data.cache import is_prepared
 
 
 @pytest.mark.parametrize("kubernetes", [{}, {**EVERYTHING, "storage": FSX}], ids=["least", "most"])

@@ -10,7 +10,8 @@ from datasets import Dataset
 
 from runner.errors import InputError
 from runner.recipe.recipe import Recipe
-from runner.train.data.packed import PackedTokens, is_prepared, packed_folder, prepare
+from runner.train.data.cache import is_prepared
+from runner.train.data.packed import PackedTokens, packed_folder, prepare
 from runner.train.data.text import documents
 from runner.train.data.tokenizer import ByteTokenizer, load_tokenizer
 

@@ -75,8 +75,8 @@ def test_a_run_finds_what_was_prepared_and_a_second_call_does_nothing(tmp_path: 
     recipe = resolve(load_recipe(path).recipe, cwd=tmp_path)
     folder = packed_folder(recipe)
     files = {item.name: (item.read_bytes(), item.stat().st_mtime_ns) for item in folder.iterdir()}
-    assert files.keys() == {"tokens.bin", "index.json"}
-    assert "prepared already" in command(path).stdout
+    assert files.keys() == {"tokens.bin", "blocks.bin", "index.json"}
+    assert "prepared already, all of it verified" in command(path).stdout
     assert prepare(recipe, ByteTokenizer()) == folder  # what a run calls: it finds the data
     assert {item.name: (item.read_bytes(), item.stat().st_mtime_ns) for item in folder.iterdir()} == files
     assert [item.name for item in folder.parent.iterdir()] == [folder.name]
@@ -85,6 +85,23 @@ def test_a_run_finds_what_was_prepared_and_a_second_call_does_nothing(tmp_path: 
     made_by_a_run = prepare(alone, ByteTokenizer())
     for name, (content, _) in files.items():
         assert (made_by_a_run / name).read_bytes() == content
+
+    (folder / "index.json").write_text("{")
+    damaged = command(path)
+    assert damaged.returncode == ExitCode.BAD_RECIPE
+    assert damaged.stderr.startswith(f"nvrx-data: {folder}/index.json: is damaged"), damaged.stderr
+    assert damaged.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("note", ["", "[]", '{"documents": "many", "tokens": 1, "dtype": "uint16"}'])
+def test_a_damaged_note_of_an_interrupted_preparation_is_named(tmp_path: Path, note: str) -> None:
+    recipe = resolve(load_recipe(write_recipe(tmp_path, {"source": "embedded"})).recipe, cwd=tmp_path)
+    folder = packed_folder(recipe)
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    unfinished.mkdir(parents=True)
+    (unfinished / "progress.json").write_text(note)
+    with pytest.raises(InputError, match=r"progress\.json: is damaged .*remove the folder .*unfinished"):
+        pack(recipe, ByteTokenizer(), folder)
 
 
 @pytest.mark.timeout(240)
@@ -111,7 +128,7 @@ def test_killed_preparation_goes_on_where_it_stopped_and_ends_the_same(tmp_path:
     assert f"going on after {kept:,} documents" in again.stderr
     other = resolve(load_recipe(write_recipe(tmp_path, dataset, "other")).recipe, cwd=tmp_path)
     whole = prepare(other, ByteTokenizer())
-    for name in ("tokens.bin", "index.json"):
+    for name in ("tokens.bin", "blocks.bin", "index.json"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
@@ -125,7 +142,7 @@ def test_two_preparations_of_the_same_data_do_not_mix(tmp_path: Path) -> None:
                 pack(recipe, ByteTokenizer(), folder)
             return super().encode(texts)
 
-    assert pack(recipe, Reentrant(), folder)["documents"] > 0
+    assert pack(recipe, Reentrant(), folder).documents > 0
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:

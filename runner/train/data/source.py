@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from typing import Any
 
 from runner.errors import ExitCode, RunError
 from runner.recipe.recipe import Recipe
 from runner.train.data.batches import BatchSource, PackedBatches
-from runner.train.data.packed import PackedTokens, is_prepared, packed_folder, prepare
+from runner.train.data.cache import is_prepared
+from runner.train.data.packed import PackedTokens, packed_folder, prepare
 from runner.train.data.streaming import StreamingBatches
 from runner.train.data.text import is_streaming
 from runner.train.data.tokenizer import Tokenizer, load_tokenizer
@@ -25,13 +27,14 @@ class DataPreparation:
     Args:
         recipe: the run.
         timeout: longest the other ranks wait for the preparation.
+        log: told of data whose damage would go unnoticed.
 
     Raises:
         InputError: tokenizer or dataset cannot be loaded, on every rank.
     """
 
-    def __init__(self, recipe: Recipe, timeout: timedelta) -> None:
-        self._recipe, self._timeout = recipe, timeout
+    def __init__(self, recipe: Recipe, timeout: timedelta, log: Any) -> None:
+        self._recipe, self._timeout, self._log = recipe, timeout, log
         self.tokenizer: Tokenizer = load_tokenizer(recipe)
         self._packed: PackedTokens | None = None
 
@@ -43,6 +46,12 @@ class DataPreparation:
             self._prepare(life)
             folder = packed_folder(self._recipe)
             self._packed = PackedTokens(folder, self._recipe.dataset.sequence_length)
+            if life.rank == 0 and not self._packed.has_checksums:
+                self._log.warning(
+                    "the prepared data have no checksums: an earlier version made them, damage goes unnoticed",
+                    folder=str(folder),
+                    remedy="remove the folder to have them made anew",
+                )
         return PackedBatches(self._recipe, self._packed, life.rank, life.world_size)
 
     def _prepare(self, life: Life) -> None:
