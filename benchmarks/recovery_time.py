@@ -4,7 +4,7 @@
     python benchmarks/recovery_time.py --folder /tmp/recovery --shape tiny     # 2 CPU ranks
 
 Every layer is one recipe run by `nvrx-run` with faults at stated steps: exceptions for `inprocess`, SIGKILL for
-`ft_launcher`, both in turn for the two together. Figures come from the run's ledger. Prints one Markdown table with
+`ft_launcher`, both in turn for the two together (`--kinds` says otherwise). Figures come from the run's ledger. Prints one Markdown table with
 versions and the date, then the phases of each recovery.
 """
 
@@ -59,22 +59,23 @@ FAULTS = {
     "ft_launcher": ("sigkill",),
     "ft_launcher+inprocess": ("exception", "sigkill"),
 }
-FIRST, DISTANCE = 21, 11  # steps: the first fault, and from one to the next
+FIRST = 21  # step of the first fault
 PARTS = ("detection", "teardown", "startup", "load", "step")
 
 
-def recipe(shape: str, layer: str, faults: int, folder: Path) -> dict[str, Any]:
-    """The recipe of one layer's run."""
-    kinds = FAULTS[layer]
+def recipe(
+    shape: str, layer: str, kinds: tuple[str, ...], faults: int, distance: int, folder: Path
+) -> dict[str, Any]:
+    """The recipe of one layer's run: `faults` faults of `kinds` in turn, `distance` steps apart."""
     at = [
-        {"step": FIRST + index * DISTANCE, "rank": index // len(kinds) % 2, "type": kinds[index % len(kinds)]}
+        {"step": FIRST + index * distance, "rank": index // len(kinds) % 2, "type": kinds[index % len(kinds)]}
         for index in range(faults)
     ]
     base = SHAPES[shape]
     return {
         "name": "recovery-time",
         **base,
-        "training": {**base["training"], "steps": FIRST + faults * DISTANCE, "log_every": 10},
+        "training": {**base["training"], "steps": FIRST + faults * distance, "log_every": 10},
         "sharding": {"strategy": "fsdp", "wrap": "transformer_block"},
         "checkpoint": {"mode": "async", "every": 10_000, "snapshot_every": 1},
         "recovery": {"layer": layer},
@@ -92,7 +93,11 @@ def measure(layer: str, arguments: argparse.Namespace) -> tuple[Recovery, ...]:
     name = f"{layer.replace('+', '-')}-{time.time_ns()}"
     path = Path(arguments.folder) / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(recipe(arguments.shape, layer, arguments.faults, path.with_suffix(""))))
+    kinds = tuple(arguments.kinds or FAULTS[layer])
+    content = recipe(
+        arguments.shape, layer, kinds, arguments.faults, arguments.distance, path.with_suffix("")
+    )
+    path.write_text(yaml.safe_dump(content))
     command = [str(Path(sys.executable).with_name("nvrx-run")), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout, check=False)
     if done.returncode:
@@ -110,6 +115,8 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="reference")
     parser.add_argument("--layers", nargs="+", choices=sorted(FAULTS), default=list(FAULTS))
     parser.add_argument("--faults", type=int, default=5, help="faults a layer")
+    parser.add_argument("--kinds", nargs="+", help="faults, in turn; default: by layer")
+    parser.add_argument("--distance", type=int, default=11, help="steps from one fault to the next")
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one run may take")
     arguments = parser.parse_args()
     packages = ("torch", "nvidia-resiliency-ext", "transformers")

@@ -186,7 +186,7 @@ class Session:
         with forks as more, LeaderWatch(self._place.leader_elsewhere) as leader:
             # Launchers make a folder for logs, of which there are none here, and leave it behind.
             scratch = f"--log-dir={self._control.folder}/launcher"
-            started = [argv[0], scratch, *argv[1:]]
+            started = [*_program(argv[0]), scratch, *argv[1:]]
             launcher = children.start(started, environment | more.environment, output, folder=Path.cwd())
             monitored = ft_launcher_settings(self._recipe.recovery)
             silence = monitored.rank_heartbeat_timeout.total_seconds() if monitored else 0.0
@@ -330,6 +330,13 @@ class Session:
 
 
 _RESUME = "the same command goes on from the last checkpoint"
+
+
+def _program(launcher: str) -> list[str]:
+    """What to start for the launcher that a command names."""
+    if Path(launcher).name == "ft_launcher":
+        return [sys.executable, "-m", "runner.launch.prompt_launcher"]
+    return [launcher]
 
 
 def _say(line: str) -> None:
