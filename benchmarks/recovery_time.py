@@ -4,8 +4,9 @@
     python benchmarks/recovery_time.py --folder /tmp/recovery --shape tiny     # 2 CPU ranks
 
 Every layer is one recipe run by `nvrx-run` with faults at stated steps: exceptions for `inprocess`, SIGKILL for
-`ft_launcher`, both in turn for the two together (`--kinds` says otherwise). Figures come from the run's ledger. Prints one Markdown table with
-versions and the date, then the phases of each recovery.
+`ft_launcher`, both in turn for the two together (`--kinds` says otherwise). Figures come from the run's ledger.
+Prints one Markdown table with versions and the date, then the phases of each recovery, and on GPUs the memory in use
+on each (`nvidia-smi`) while the first and the last life ran.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ import argparse
 import datetime
 import importlib.metadata
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from runner.ledger.codec import Record
+from runner.ledger.events import StepEnded
 from runner.ledger.goodput import Recovery, account
 from runner.ledger.history import NS
 from runner.ledger.reader import read_run
@@ -84,8 +90,43 @@ def recipe(
     }
 
 
-def measure(layer: str, arguments: argparse.Namespace) -> tuple[Recovery, ...]:
-    """Run one layer's recipe in a folder of its own; its recoveries.
+class GpuMemory(threading.Thread):
+    """Reads the memory in use on every GPU, a few times a second, until `stop`."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._over = threading.Event()
+        self.samples: list[tuple[float, tuple[int, ...]]] = []
+        """Wall clock, seconds; MiB on each GPU."""
+
+    def run(self) -> None:
+        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while shutil.which(query[0]) and not self._over.wait(0.2):
+            done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+            self.samples.append((time.time(), tuple(int(line) for line in done.stdout.split())))
+
+    def stop(self) -> None:
+        """No more samples."""
+        self._over.set()
+        self.join()
+
+    def between(self, begin: float, end: float) -> str:
+        """The highest value on each GPU in an interval of the wall clock."""
+        inside = [values for at, values in self.samples if begin <= at <= end]
+        return " / ".join(str(max(column)) for column in zip(*inside, strict=True)) or "no sample"
+
+
+def lives(records: Sequence[Record]) -> list[tuple[float, float]]:
+    """First and last end of a step of each life, wall clock in seconds, in order."""
+    ends: dict[str, list[float]] = {}
+    for record in records:
+        if isinstance(record.event, StepEnded):
+            ends.setdefault(record.life, []).append(record.at / NS)
+    return sorted((min(at), max(at)) for at in ends.values())
+
+
+def measure(layer: str, arguments: argparse.Namespace) -> tuple[tuple[Recovery, ...], list[str]]:
+    """Run one layer's recipe in a folder of its own; its recoveries, and a line about memory where there are GPUs.
 
     Raises:
         SystemExit: the run did not finish.
@@ -99,11 +140,20 @@ def measure(layer: str, arguments: argparse.Namespace) -> tuple[Recovery, ...]:
     )
     path.write_text(yaml.safe_dump(content))
     command = [str(Path(sys.executable).with_name("nvrx-run")), str(path)]
+    memory = GpuMemory()
+    memory.start()
     done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout, check=False)
+    memory.stop()
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    goodput, _, _ = account(read_run(path.with_suffix("")).records)
-    return goodput.recoveries
+    records = read_run(path.with_suffix("")).records
+    goodput, _, _ = account(records)
+    if not memory.samples:
+        return goodput.recoveries, []
+    spans = lives(records)
+    first, last = memory.between(*spans[0]), memory.between(*spans[-1])
+    line = f"{layer}: MiB in use on the GPUs during the first life {first}, during life {len(spans)} {last}"
+    return goodput.recoveries, [line]
 
 
 def main() -> None:
@@ -124,7 +174,7 @@ def main() -> None:
     print(f"{datetime.date.today()}, Python {platform.python_version()}, {versions}")
     rows, details = [], []
     for layer in arguments.layers:
-        recoveries = measure(layer, arguments)
+        recoveries, more = measure(layer, arguments)
         totals = [r.total / NS for r in recoveries]
         medians = [statistics.median(r.parts.get(part, 0) for r in recoveries) / NS for part in PARTS]
         rows.append([layer, len(totals), statistics.median(totals), min(totals), max(totals), *medians])
@@ -132,7 +182,7 @@ def main() -> None:
             f"{layer}: {r.cause}: " + ", ".join(f"{part} {r.parts.get(part, 0) / NS:.2f}" for part in r.parts)
             + f"; from {r.source}, {r.lost} steps lost"
             for r in recoveries
-        ]  # fmt: skip
+        ] + more  # fmt: skip
     print("\n| layer | faults | median s | min | max | " + " | ".join(PARTS) + " |")
     print("|---" * (5 + len(PARTS)) + "|")
     for layer, count, *figures in rows:
