@@ -3,14 +3,16 @@
     python benchmarks/checkpoint_stall.py --folder /tmp/stall                    # 2 GPUs, the reference's workload
     python benchmarks/checkpoint_stall.py --folder /tmp/stall --shape tiny       # 2 CPU ranks, a minute or two
 
-Every case is one recipe run by `nvrx-run`; nothing is measured by this script itself. Prints one Markdown table with
+Every case but `plain` is one recipe run by `nvrx-run`; its figures come from the ledger. Prints one Markdown table with
 versions and the date.
 
     none        no checkpoint but the last: the step time to compare with
     async       a checkpoint every `--every` steps, NVRx's writer
     load        the same command again with more steps: load from storage
     sync        a checkpoint every `--every` steps, training waits
+    plain       `torch.distributed.checkpoint.save` of the same state, without the product (plain_save.py)
     snapshots   a snapshot after every step, in memory only
+    alternate   a snapshot after every second step: steps that copy one against those that do not, within one run
     inprocess   an exception in the middle: restore from memory
     respawn     a SIGKILL in the middle under ft_launcher: restore from shared memory
 """
@@ -52,7 +54,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "sequence_length": 64, "micro_batch_size": 1, "accelerator": "cpu",
     },
 }  # fmt: skip
-CASES = ("none", "async", "load", "sync", "snapshots", "inprocess", "respawn")
+CASES = ("none", "async", "load", "sync", "plain", "snapshots", "alternate", "inprocess", "respawn")
 WARM_UP = 10  # steps at the start of a life that are not looked at
 
 
@@ -80,6 +82,8 @@ class Setup:
             steps += WARM_UP
         if case in ("snapshots", "inprocess", "respawn"):
             checkpoint["snapshot_every"] = 1
+        if case == "alternate":
+            checkpoint["snapshot_every"] = 2
         if case == "inprocess":
             recovery, faults = {"layer": "inprocess"}, {"at": [{**middle, "type": "exception"}]}
         if case == "respawn":
@@ -123,6 +127,19 @@ def run(setup: Setup, case: str, timeout: float) -> RunLedger:
         tail = (setup.folder / f"{case}.log").read_text().splitlines()[-30:]
         raise SystemExit(f"{case}: nvrx-run exited with {done.returncode}\n" + "\n".join(tail))
     return read_run(setup.run_folder(case))
+
+
+def plain(setup: Setup, shape: str, timeout: float) -> list[float]:
+    """Seconds of each save of torch's own, one for each that the case `sync` makes."""
+    saves = setup.steps // setup.every
+    program = Path(sys.executable).with_name("torchrun")
+    script = Path(__file__).with_name("plain_save.py")
+    argv: list[str | Path] = [program, "--standalone", f"--nproc-per-node={setup.ranks}", script]
+    argv += ["--folder", setup.folder / "plain", "--shape", shape, "--saves", str(saves)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"plain: torchrun exited with {done.returncode}\n{done.stderr[-3000:]}")
+    return [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("saved ")]
 
 
 def step_events(ledger: RunLedger) -> list[StepEnded]:
@@ -174,6 +191,11 @@ def rows_of(setup: Setup, case: str, ledger: RunLedger, base: float | None) -> l
                 f"{case}: median step while nothing is written / during a write, one run",
                 f"{statistics.median(other) * 1e3:.1f} / {statistics.median(during) * 1e3:.1f} ms",
             ))  # fmt: skip
+            quiet = statistics.fmean(other)
+            rows.append((
+                f"{case}: efficiency within one run: mean step while nothing is written / mean of all steps",
+                f"{quiet / statistics.fmean([*during, *other]):.2%}",
+            ))  # fmt: skip
         stalled = sum(event.stalled for event in steps)
         rows.append((
             f"{case}: share of stepping time not stalled",
@@ -189,6 +211,15 @@ def rows_of(setup: Setup, case: str, ledger: RunLedger, base: float | None) -> l
         )
         if base is not None:
             rows.append(("snapshot every step: added to a step", f"{(typical - base) * 1e3:.1f} ms"))
+    if case == "alternate":
+        # The state after an even step is copied during the next one.
+        copying = [event.seconds for event in steps if event.step % 2 == 1]
+        free = [event.seconds for event in steps if event.step % 2 == 0]
+        with_copy, without = statistics.median(copying), statistics.median(free)
+        rows.append((
+            "median step with a snapshot's copy / without, one run",
+            f"{with_copy * 1e3:.1f} / {without * 1e3:.1f} ms: {with_copy / without - 1:+.2%}",
+        ))  # fmt: skip
     if case == "inprocess":
         rows.append(("restore from memory, per rank", span(loads(ledger, "memory"))))
     if case == "respawn":
@@ -220,11 +251,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated, in this order")
+    parser.add_argument("--micro-batch", type=int, help="sequences a step and rank, for longer steps")
     parser.add_argument("--timeout", type=float, default=600, help="seconds a case may take")
     args = parser.parse_args()
     folder = args.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    setup = Setup(folder, SHAPES[args.shape], args.ranks, args.steps, args.every)
+    shape = dict(SHAPES[args.shape])
+    shape["micro_batch_size"] = args.micro_batch or shape["micro_batch_size"]
+    setup = Setup(folder, shape, args.ranks, args.steps, args.every)
     versions = " ".join(
         f"{name} {importlib.metadata.version(name)}"
         for name in ("nvrx-run", "torch", "nvidia-resiliency-ext")
@@ -235,6 +269,11 @@ def main() -> None:
     print("| what | value |\n|---|---|", flush=True)
     base = None
     for case in args.cases.split(","):
+        if case == "plain":
+            seconds = plain(setup, args.shape, args.timeout)
+            what = f"torch.distributed.checkpoint.save, blocked a save ({len(seconds)} saves)"
+            print(f"| {what} | {span(seconds)} |", flush=True)
+            continue
         ledger = run(setup, case, args.timeout)
         if case == "none":
             base = statistics.fmean(event.seconds for event in step_events(ledger))
