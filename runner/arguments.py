@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 from runner import __version__
 from runner.errors import ExitCode
+from runner.streams import OutputLost, complain, open_missing, write_out
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -21,6 +23,7 @@ class Parser(argparse.ArgumentParser):
     """Options are written out; a mistake is one line that says what may have been meant."""
 
     def __init__(self, prog: str, description: str, epilog: str) -> None:
+        open_missing()
         super().__init__(
             prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=_Formatter
         )
@@ -36,5 +39,20 @@ class Parser(argparse.ArgumentParser):
             options: dict[str, Any] = self._option_string_actions
             near = get_close_matches(strange[0].partition("=")[0], list(options), n=1)
             hint = f"did you mean {near[0]}?" if near else hint
-        print(f"{self.prog}: {message}; {hint}", file=sys.stderr)
+        complain(f"{self.prog}: {message}; {hint}")
         sys.exit(int(ExitCode.BAD_RECIPE))
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """`--help` and `--version`."""
+        try:
+            write_out(message)
+        except OutputLost as error:
+            complain(f"{self.prog}: {error}")
+            sys.exit(int(error.exit_code))
+
+
+def a_path(text: str) -> Path:
+    """A path as an argument; an empty one, of a variable that is not set, would stand for the working folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("a path is empty (of a variable that is not set?)")
+    return Path(text)

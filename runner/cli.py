@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from runner.arguments import Parser
 from runner.errors import ExitCode, RunError
+from runner.streams import complain, write_out
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.recipes, args.step = _recipe_and_step(parser, args.recipes)
     elif len(args.recipes) > 1 and action != "validate":
         parser.error(f"one recipe at a time, got {len(args.recipes)}: {' '.join(args.recipes)}")
+    if "" in (*args.recipes, args.output):
+        parser.error("a path is empty (of a variable that is not set?)")
     if action != "validate" and (args.strict or args.format != "text"):
         parser.error("--strict and --format go with --validate")
     if args.node_rank is not None and action != "emit-command":
@@ -77,11 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RunError as error:
         if args.verbose:
             raise
-        print(f"nvrx-run: {error}", file=sys.stderr)
+        complain(f"nvrx-run: {error}")
         return int(error.exit_code)
-    except BrokenPipeError:  # the reader of our output has gone, e.g. `head`
-        sys.stdout = None
-        return int(ExitCode.CRASHED)
 
 
 def _recipe_and_step(parser: Parser, words: list[str]) -> tuple[list[str], str]:
@@ -97,10 +97,7 @@ def _validate(args: argparse.Namespace) -> int:
     from runner.recipe.validate import findings, validate
 
     result = validate(args.recipes, args.overrides, strict=args.strict)
-    try:
-        print(findings(result, args.format, color=_color(sys.stdout)), end="", flush=True)
-    except BrokenPipeError:  # who reads has seen enough; the verdict stands
-        sys.stdout = None
+    write_out(findings(result, args.format, color=_color(sys.stdout)))
     return int(ExitCode.BAD_RECIPE if result.failed else ExitCode.DONE)
 
 
@@ -119,7 +116,7 @@ def _load(args: argparse.Namespace) -> LoadedRecipe:
     if problems:
         from runner.recipe import render
 
-        print(render.text(problems, color=_color(sys.stderr)), file=sys.stderr)
+        complain(render.text(problems, color=_color(sys.stderr)))
     if loaded is None:
         errors = [problem for problem in problems if problem.severity == "error"]
         if args.verbose:
@@ -131,7 +128,7 @@ def _load(args: argparse.Namespace) -> LoadedRecipe:
 
 def _write(args: argparse.Namespace, text: str) -> int:
     if args.output is None:
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        write_out(text if text.endswith("\n") else text + "\n")
     else:
         try:
             Path(args.output).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
@@ -173,6 +170,7 @@ def _interval_section(loaded: LoadedRecipe) -> str:
     recipe = facts.recipe
     costs = RecipeCosts(
         ranks=facts.ranks,
+        on_gpus=facts.on_gpus,
         step=facts.step_seconds,
         write=facts.write_seconds,
         mode=recipe.checkpoint.mode,

@@ -13,11 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
-from runner.arguments import Parser
+from runner.arguments import Parser, a_path
 from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
 from runner.bench.suite import Cell, Suite, cells_of, load_suite, parse_override
 from runner.errors import ExitCode, InputError, RunError
 from runner.report.summary import seconds, table
+from runner.streams import OutputLost, complain, write_out
 
 _EPILOG = """
 Each cell runs in a fresh folder; `nvrx-bench` called again goes on with those that are not done. The report, with the
@@ -33,13 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _bench(arguments)
     except Stopped:
-        print(
-            "nvrx-bench: stopped; the same command goes on with the cells that are not done", file=sys.stderr
-        )
+        complain("nvrx-bench: stopped; the same command goes on with the cells that are not done")
         return 128 + signal.SIGINT
     except RunError as error:
         for line in str(error).splitlines():
-            print(f"nvrx-bench: {line}", file=sys.stderr)
+            complain(f"nvrx-bench: {line}")
         return int(error.exit_code)
 
 
@@ -49,8 +48,10 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _parser() -> Parser:
     parser = Parser("nvrx-bench", "Run a matrix of a recipe on this machine and report on it.", _EPILOG)
-    parser.add_argument("suite", type=Path, metavar="SUITE.yaml")
-    parser.add_argument("--out", type=Path, help="folder of the results (default: bench/<name of the suite>)")
+    parser.add_argument("suite", type=a_path, metavar="SUITE.yaml")
+    parser.add_argument(
+        "--out", type=a_path, help="folder of the results (default: bench/<name of the suite>)"
+    )
     parser.add_argument(
         "--only", default="*", metavar="PATTERN", help="only cells whose name matches, e.g. 'saves-*'"
     )
@@ -89,21 +90,25 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _one(cell: Cell, suite: Suite, folder: Path, gpus: int, group_timeout: float, place: str) -> CellResult:
     if cell.needs_gpus > gpus:
         note = f"needs {cell.needs_gpus} GPUs, this machine has {gpus}"
-        print(f"{place} {cell.name}: left out: {note}", flush=True)
+        _say(f"{place} {cell.name}: left out: {note}")
         return CellResult(cell.name, "skipped", note=note)
     before = finished_before(folder, cell)
     if before is not None:
-        print(f"{place} {cell.name}: done before", flush=True)
+        _say(f"{place} {cell.name}: done before")
         return before
-    print(f"{place} {cell.name} ...", flush=True)
+    _say(f"{place} {cell.name} ...")
     result = run_cell(cell, suite, folder, group_timeout=group_timeout, say=_say)
     note = f": {result.note}" if result.note else ""
-    print(f"{place} {cell.name}: {result.status} in {result.seconds:.1f} s{note}", flush=True)
+    _say(f"{place} {cell.name}: {result.status} in {result.seconds:.1f} s{note}")
     return result
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    """A line of progress; the cells go on where nobody can read it, and the report has it all in the end."""
+    try:
+        write_out(text + "\n")
+    except OutputLost as error:
+        complain(f"nvrx-bench: {error}; the cells go on")
 
 
 def _check(cells: Sequence[Cell], out: Path) -> dict[str, float]:
@@ -159,30 +164,28 @@ def _list(cells: Sequence[Cell], out: Path, gpus: int) -> None:
             else f"left out: needs {cell.needs_gpus} GPUs"
         )
         rows.append((cell.name, state))
-    print(table(("cell", "state"), rows))
+    write_out(table(("cell", "state"), rows) + "\n")
 
 
 def _report(results: Sequence[CellResult], out: Path) -> None:
     from runner.report.cli import side_by_side, write_report
     from runner.report.view import view_run
 
-    print()
-    print(table(("cell", "status", "commands", "time"), [
+    cells = table(("cell", "status", "commands", "time"), [
         (r.name, r.status, str(len(r.exit_codes)), seconds(r.seconds * 1e9)) for r in results
-    ]))  # fmt: skip
+    ])  # fmt: skip
+    _say(f"\n{cells}")
     views = [view_run(out / result.name / "run") for result in results if result.status == "done"]
     if not views:
         return
-    print()
-    print(side_by_side(views))
+    _say(f"\n{side_by_side(views)}")
     if find_spec("matplotlib") is None:
-        print("\nthe page and figures need matplotlib: pip install 'nvrx-run[report]'")
+        _say("\nthe page and figures need matplotlib: pip install 'nvrx-run[report]'")
         return
     for view in views:
         write_report([view], out / "report" / view.name)
-    print(
-        f"\nreport: {write_report(views, out / 'report', pages=[f'{view.name}/index.html' for view in views])}"
-    )
+    page = write_report(views, out / "report", pages=[f"{view.name}/index.html" for view in views])
+    _say(f"\nreport: {page}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from runner.errors import InputError
 from runner.recipe.fields import Duration
+from runner.recipe.text import read_regular
+from runner.recipe.yaml import LARGEST_FILE
 
 Fragment = dict[str, Any]
 _NAME = r"^[a-z0-9][a-z0-9.+-]{0,40}$"
@@ -132,8 +134,13 @@ def load_suite(path: Path) -> Suite:
         InputError: it cannot be read, or declares something else than a suite; all mistakes at once.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_regular(path, LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise InputError(f"{path}: is larger than {LARGEST_FILE} bytes, which no suite is")
+        data = yaml.load(text.decode(), Loader=_Loader)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error

@@ -52,7 +52,7 @@ def data_job_objects(recipe: Recipe) -> list[dict[str, Any]]:
     draft = _objects(kubernetes, _named(recipe, "0" * 64), mounted)
     text = json.dumps(draft, sort_keys=True, ensure_ascii=True)
     objects = _objects(kubernetes, _named(recipe, hashlib.sha256(text.encode()).hexdigest()), mounted)
-    findings = check_objects(objects, level=kubernetes.pod_security, distributed=False)
+    findings = check_objects(objects, level=kubernetes.pod_security, text=mounted, program="nvrx-data")
     if findings:
         raise ManifestErrors(findings)
     return objects

@@ -53,7 +53,7 @@ def manifest_objects(recipe: Recipe) -> list[dict[str, Any]]:
     text = json.dumps(draft, sort_keys=True, ensure_ascii=True)
     names = make_names(recipe, hashlib.sha256(text.encode()).hexdigest())
     objects = _objects(recipe, kubernetes, names, size, mounted)
-    findings = check_objects(objects, level=kubernetes.pod_security)
+    findings = check_objects(objects, level=kubernetes.pod_security, text=mounted)
     if findings:
         raise ManifestErrors(findings)
     return objects

@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 542907657
+CHECKSUM = 3479255017
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -220,7 +220,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'phase': (('literal', ('start', 'restore', 'step', 'snapshot', 'save')), ('value', 'step')),
     },
     'ClusterSection': {
-        'nodes': (('int', 1, None, 9223372036854775807, None), ('value', 1)),
+        'nodes': (('int', 1, None, 100000, None), ('value', 1)),
         'processes_per_node': (('optional', ('int', 1, None, 9223372036854775807, None)), ('value', None)),
         'accelerator': (('literal', ('auto', 'cuda', 'cpu')), ('value', 'auto')),
         'instance_type': (('optional', ('str', None, None, '^[a-z0-9-]+(\\.[a-z0-9-]+)+$')), ('value', None)),
@@ -261,8 +261,8 @@ TABLE: dict[str, dict[str, Any]] = {
         'kueue_queue': (('optional', ('str', None, 63, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')), ('value', None)),
         'karpenter_do_not_disrupt': (('bool',), ('value', True)),
         'service_account': (('optional', ('str', None, 253, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')), ('value', None)),
-        'run_as_user': (('int', 1, None, 9223372036854775807, None), ('value', 1000)),
-        'run_as_group': (('int', 1, None, 9223372036854775807, None), ('value', 1000)),
+        'run_as_user': (('int', 1, None, 2147483647, None), ('value', 1000)),
+        'run_as_group': (('int', 1, None, 2147483647, None), ('value', 1000)),
         'ipc_lock': (('bool',), ('value', False)),
         'env': (('dict', ('str', None, None, '^[A-Za-z_][A-Za-z0-9_]*$'), ('oneof', (('str', None, None, None), ('int', None, None, None, None), ('float', None, None, None, None), ('bool',))), None, None), ('value', {})),
         'secret_env': (('dict', ('str', None, None, '^[A-Za-z_][A-Za-z0-9_]*$'), ('section', 'SecretKey'), None, None), ('value', {})),
@@ -271,7 +271,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'service_account_annotations': (('dict', ('str', None, 317, '^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$'), ('str', None, None, None), None, None), ('value', {})),
         'volumes': (('list', ('dict', ('str', None, None, None), ('any',), None, None), None, None), ('value', ())),
         'volume_mounts': (('list', ('dict', ('str', None, None, None), ('any',), None, None), None, None), ('value', ())),
-        'pod_restarts': (('optional', ('int', 0, None, 9223372036854775807, None)), ('value', None)),
+        'pod_restarts': (('optional', ('int', 0, None, 2147483647, None)), ('value', None)),
         'grace_period': (('optional', ('duration', None, None, None, None)), ('value', None)),
         'leader_timeout': (('duration', None, None, None, None), ('seconds', 1800.0)),
         'active_deadline': (('optional', ('duration', None, None, None, None)), ('value', None)),
@@ -284,16 +284,16 @@ TABLE: dict[str, dict[str, Any]] = {
         'dns_name': (('str', None, 253, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'), None),
         'mount_name': (('str', None, None, '^[A-Za-z0-9_-]{1,16}$'), None),
         'capacity': (('str', None, None, '^[0-9]+(\\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$'), ('value', '1200Gi')),
-        'mount_path': (('str', None, None, '^/[^:]*[^:/]$'), ('value', '/shared')),
+        'mount_path': (('str', None, None, '^/[^:\\n\\t]*[^:/\\n\\t]$'), ('value', '/shared')),
     },
     'ClaimStorage': {
         'source': (('literal', ('claim',)), None),
         'claim_name': (('str', None, 253, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'), None),
-        'mount_path': (('str', None, None, '^/[^:]*[^:/]$'), ('value', '/shared')),
+        'mount_path': (('str', None, None, '^/[^:\\n\\t]*[^:/\\n\\t]$'), ('value', '/shared')),
     },
     'LocalStorage': {
         'size': (('size', None, None, None, None), None),
-        'mount_path': (('str', None, None, '^/[^:]*[^:/]$'), ('value', '/local')),
+        'mount_path': (('str', None, None, '^/[^:\\n\\t]*[^:/\\n\\t]$'), ('value', '/local')),
     },
     'PodResources': {
         'cpu': (('optional', ('str', None, None, '^[0-9]+(\\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$')), ('value', None)),

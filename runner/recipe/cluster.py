@@ -9,6 +9,7 @@ from pydantic import Field
 from runner.recipe.fields import NonNegativeInt, PositiveInt, Section, Size
 from runner.recipe.instances import MIB, Instance, own_shape
 from runner.recipe.kubernetes import KubernetesSection
+from runner.recipe.quantity import MOST_PODS
 
 
 class InstanceShape(Section):
@@ -38,8 +39,8 @@ class InstanceShape(Section):
 class ClusterSection(Section):
     """Where the run happens. World size = `nodes` x `processes_per_node`."""
 
-    nodes: PositiveInt = 1
-    """Number of nodes."""
+    nodes: Annotated[int, Field(ge=1, le=MOST_PODS)] = 1
+    """Number of nodes; the limit is that of an Indexed Job's pods."""
     processes_per_node: PositiveInt | None = None
     """Ranks a node. Default: the GPUs of `instance_type`, else of the machine, else 1."""
     accelerator: Literal["auto", "cuda", "cpu"] = "auto"

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from runner.recipe.fields import Duration, NonNegativeInt, PositiveInt, Section, Size
+from runner.recipe.fields import Duration, NonNegativeInt, Section, Size
+from runner.recipe.quantity import LARGEST_INT32
 
 _LABEL = r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)"
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -16,7 +17,7 @@ DnsName = Annotated[str, Field(max_length=253, pattern=rf"^{_SUBDOMAIN}$")]
 LabelKey = Annotated[str, Field(max_length=317, pattern=rf"^({_SUBDOMAIN}/)?{_LABEL}$")]
 LabelValue = Annotated[str, Field(max_length=63, pattern=rf"^{_LABEL}?$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-AbsolutePath = Annotated[str, Field(pattern=r"^/[^:]*[^:/]$")]
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^:\n\t]*[^:/\n\t]$")]
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$")]
 
 
@@ -102,7 +103,8 @@ class KubernetesSection(Section):
     """The emitted Job, and what it stands on."""
 
     image: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^\S+$")]
-    """Image with `nvrx-run[train]` installed (manifests/Dockerfile). Pin a tag or a digest."""
+    """Image with `nvrx-run[train]` installed (manifests/Dockerfile): `[registry[:port]/]path[:tag][@digest]`. Pin a
+    tag or a digest."""
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     """When the image is pulled."""
     image_pull_secrets: Annotated[tuple[DnsName, ...], Field(strict=False)] = ()
@@ -147,9 +149,9 @@ class KubernetesSection(Section):
 
     service_account: DnsName | None = None
     """ServiceAccount that exists. Default: one of the run's own, with no rights; its token is never mounted."""
-    run_as_user: PositiveInt = 1000
+    run_as_user: Annotated[int, Field(ge=1, le=LARGEST_INT32)] = 1000
     """User id of the processes; must be able to write to the storage."""
-    run_as_group: PositiveInt = 1000
+    run_as_group: Annotated[int, Field(ge=1, le=LARGEST_INT32)] = 1000
     """Group id of the processes and of new files."""
     ipc_lock: bool = False
     """Add the IPC_LOCK capability. Only for nodes that limit locked memory; needs `pod_security: privileged`."""
@@ -169,7 +171,7 @@ class KubernetesSection(Section):
     volume_mounts: Annotated[tuple[dict[str, Any], ...], Field(strict=False)] = ()
     """Further mounts of the training container, as Kubernetes writes them."""
 
-    pod_restarts: NonNegativeInt | None = None
+    pod_restarts: Annotated[int, Field(ge=0, le=LARGEST_INT32)] | None = None
     """Pods that may fail, evictions and preemptions aside, before the Job does. Default, a node: 10 for `none`,
     5 for `inprocess`, 3 where ft_launcher restarts workers inside the pod."""
     grace_period: Duration | None = None
@@ -182,4 +184,5 @@ class KubernetesSection(Section):
     """When a finished Job and its pods are removed; `null` keeps them."""
     patches: dict[Literal["ConfigMap", "Job", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "Service",
                           "ServiceAccount"], dict[str, Any]] = Field(default_factory=dict)  # fmt: skip
-    """Last resort: strategic merge patches by kind. The patched objects are checked like the others."""
+    """Last resort: strategic merge patches by kind. The patched objects are checked like the others; the recipe that
+    the pods run cannot be changed here."""

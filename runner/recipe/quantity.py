@@ -1,4 +1,4 @@
-"""Kubernetes quantities: `500m`, `16`, `1.5Gi`."""
+"""Numbers in Kubernetes objects: quantities (`500m`, `16`, `1.5Gi`), and how large an integer may be."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from decimal import Decimal
 
+LARGEST_INT32, LARGEST_INT64 = 2**31 - 1, 2**63 - 1
+MOST_PODS = 100_000  # that an Indexed Job may run at a time
 _QUANTITY = re.compile(
     r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(?:(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|[eE]([+-]?\d+))?"
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import stat
+from pathlib import Path
 
 import yaml
 
@@ -10,7 +13,23 @@ from runner.recipe.node import Position
 from runner.recipe.problems import Problem, RecipeErrors
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_KINDS = {
+    stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
 _UNPRINTABLE = "[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufefe\\uff00-\\ufffd\\U00010000-\\U0010ffff]"
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The first bytes of a file, `most` of them. To open a pipe would wait for a writer, and a device may never end.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+    with path.open("rb") as file:
+        return file.read(most)
 
 
 def decode(data: bytes, name: str) -> str:
@@ -37,6 +56,18 @@ def decode(data: bytes, name: str) -> str:
         message = f"character U+{ord(odd[0]):04X} is not allowed in YAML"
         raise fatal("Y102", name, line, column, message, "delete it")
     return text
+
+
+def control_character(text: str) -> str | None:
+    """The first control character of a text, line breaks (LF) and tabs aside; None where there is none."""
+    if text.isprintable():
+        return None
+    return next((c for c in text if (c < " " and c not in "\t\n") or "\x7f" <= c <= "\x9f"), None)
+
+
+def printable(text: str) -> str:
+    """A text for a message of one line: control characters as escapes."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _place(before: str) -> tuple[int, int]:

@@ -9,13 +9,14 @@ from typing import Any
 from runner.recipe.node import Node
 from runner.recipe.scalars import read_plain
 from runner.recipe.table import Table, Type
+from runner.recipe.text import printable
 
 LARGEST_INT = 2**63 - 1
 _LONGEST_SHOWN = 80
 _PATTERN_WORDS = {
     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "of lower-case letters, digits and inner dashes",
     "^[A-Za-z_][A-Za-z0-9_]*$": "of letters, digits and underscores, not starting with a digit",
-    "^/[^:]*[^:/]$": "that is an absolute path",
+    r"^/[^:\n\t]*[^:/\n\t]$": "that is an absolute path",
     r"^\S+$": "without spaces",
     r"^[a-z0-9-]+(\.[a-z0-9-]+)+$": "such as p5.48xlarge",
     r"^0\.[4-7](\.[0-9]+)?$": "such as 0.4.1, 0.6.0 or 0.7 (releases 0.4 to 0.7)",
@@ -143,7 +144,7 @@ def shown(node: Node) -> str | None:
 
 def short(text: str) -> str:
     """Text cut to what fits a message."""
-    text = text.replace("\n", "\\n")
+    text = printable(text)
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 

@@ -16,7 +16,7 @@ import yaml
 from runner.recipe.node import Entry, Node, Position, Unknown, dotted
 from runner.recipe.problems import Problem, RecipeErrors
 from runner.recipe.scalars import UnsetVariable, expand, read_plain
-from runner.recipe.text import decode, fatal, syntax_error
+from runner.recipe.text import control_character, decode, fatal, printable, read_regular, syntax_error
 
 LARGEST_FILE = 1 << 20
 DEEPEST = 40
@@ -42,8 +42,7 @@ def read_file(
         RecipeErrors: nothing can be made of the file; one problem.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+        data = read_regular(path, LARGEST_FILE + 1)
     except OSError as error:
         raise fatal("Y100", name, 0, 0, f"cannot be read: {error.strerror}", "check the path") from None
     return read_bytes(data, name, environment)
@@ -94,6 +93,11 @@ class _Composer:
         if not self.loader.check_event(yaml.StreamEndEvent):
             at = self._at(self.loader.peek_event())
             raise self._fatal("Y104", at, "holds several documents", "keep one, without `---` inside")
+        if isinstance(root.value, dict) and "experiments" in root.value and "model" not in root.value:
+            at = root.value["experiments"].key_at
+            raise self._fatal(
+                "Y105", at, "is a suite of nvrx-bench, not a recipe", "nvrx-bench --list checks it"
+            )
         if root.value is None:
             raise fatal("Y103", self.name, 1, 1, "is empty", expected=_TOP)
         if not isinstance(root.value, dict):
@@ -110,8 +114,11 @@ class _Composer:
     ) -> RecipeErrors:
         return fatal(code, self.name, at.line, at.column, message, hint, expected)
 
-    def _problem(self, code: str, at: Position, message: str, **more: Any) -> None:
-        self.problems.append(Problem(code, at, dotted(tuple(self.path)), message, **more))
+    def _problem(
+        self, code: str, at: Position, message: str, *, value: str | None = None, **more: Any
+    ) -> None:
+        value = None if value is None else printable(value)
+        self.problems.append(Problem(code, at, dotted(tuple(self.path)), printable(message), value, **more))
 
     def _node(self) -> Node:
         event = self._next()
@@ -163,11 +170,22 @@ class _Composer:
         except ValueError as error:
             self._problem("Y111", at, str(error), value=raw, hint="write `$${` for a literal `${`")
             return Node(Unknown(event.value), at, raw)
+        if self._holds_control(text, at, raw):
+            return Node(Unknown(event.value), at, raw)
         if not plain or (
             text == "" and event.value
         ):  # a variable that is set and empty is empty text, not null
             return Node(text, at, raw)
         return Node(read_plain(text), at, raw)
+
+    def _holds_control(self, text: str, at: Position, raw: str) -> bool:
+        """Whether a text holds, through an escape (`"\\0"`) or a variable, what no setting can mean."""
+        odd = control_character(text)
+        if odd is not None:
+            message = f"the text holds the control character U+{ord(odd):04X}"
+            hint = "delete it; only line breaks and tabs may be in a text"
+            self._problem("Y102", at, message, value=raw, hint=hint)
+        return odd is not None
 
     def _sequence(self, event: Any, at: Position) -> Node:
         items: list[Node] = []
@@ -185,7 +203,9 @@ class _Composer:
         size = 1
         while not self.loader.check_event(yaml.MappingEndEvent):
             key, key_at = self._key()
-            self.path.append("<<" if key is None else key)
+            self.path.append("<<" if key is None else printable(key))
+            if key is not None and self._holds_control(key, key_at, key):
+                key = printable(key)
             node = self._node()
             size = self._grown(size, node, at)
             if key is None:

@@ -80,7 +80,8 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
     coroner.close()
     presence.leave()
     if ending is not None:
-        log.error("worker ends", rank=facts.rank, reason=ending.message, exit_code=ending.exit_code)
+        say = log.info if ending.exit_code == ExitCode.PREEMPTED else log.error  # a stop was asked for
+        say("worker ends", rank=facts.rank, reason=ending.message, exit_code=ending.exit_code)
         if ending.traceback:
             print(ending.traceback, file=sys.stderr, flush=True)
         # Under a supervisor, which reads the outcome: a failed worker would make the launcher kill the ranks that are

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -11,12 +12,14 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 
-from runner.arguments import Parser
+from runner.arguments import Parser, a_path
 from runner.errors import ExitCode, InputError, RunError
 from runner.report.summary import percent, render_ledger, seconds, table
 from runner.report.tables import recoveries_csv, run_json, saves_csv, steps_csv, table_csv
 from runner.report.view import RunView, view_run
+from runner.streams import complain, write_out
 
+_LONGEST_INTERVAL = 86_400
 _EPILOG = """
 one run:      nvrx-report runs/quickstart
 several:      nvrx-report runs/a runs/b --out comparison
@@ -35,10 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _report(arguments)
             if arguments.watch is None:
                 return ExitCode.DONE
-            sys.stdout.flush()
             time.sleep(arguments.watch)
     except RunError as error:
-        print(f"nvrx-report: {error}", file=sys.stderr)
+        complain(f"nvrx-report: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         return ExitCode.DONE
@@ -48,27 +50,33 @@ def _parser() -> Parser:
     parser = Parser(
         "nvrx-report", "What runs achieved and what their faults cost, from their ledgers.", _EPILOG
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
+    parser.add_argument("runs", nargs="+", type=a_path, metavar="RUN", help="folder of a run")
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER",
+        "--out", type=a_path, metavar="FOLDER",
         help="where the page, figures and tables go (default: RUN/report; of several runs: ./report)",
     )  # fmt: skip
     parser.add_argument("--text", action="store_true", help="print the summary and write nothing")
     parser.add_argument("--json", action="store_true", help="print the account as JSON and write nothing")
     parser.add_argument(
-        "--costs", type=Path, metavar="FILE",
+        "--costs", type=a_path, metavar="FILE",
         help="write the costs of these runs, one a layer, for python -m runner.report.scale",
     )  # fmt: skip
     parser.add_argument(
-        "--watch", type=_positive, metavar="SECONDS", help="do it again every so often, until Ctrl-C"
+        "--watch", type=_interval, metavar="SECONDS", help="do it again every so often, until Ctrl-C"
     )
     return parser
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+def _interval(text: str) -> float:
+    """Seconds between two reports. What is no number compares as false."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= _LONGEST_INTERVAL:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a number of seconds above 0, at most {_LONGEST_INTERVAL}"
+        )
     return value
 
 
@@ -76,27 +84,27 @@ def _report(arguments: argparse.Namespace) -> None:
     views = [view_run(folder) for folder in arguments.runs]
     if arguments.costs is not None:
         _replace(arguments.costs, costs_json(views).encode())
-        print(f"costs: {arguments.costs}")
+        write_out(f"costs: {arguments.costs}\n")
         return
     if arguments.json:
         data = [run_json(view) for view in views]
-        print(json.dumps(data[0] if len(data) == 1 else data, indent=1))
+        write_out(json.dumps(data[0] if len(data) == 1 else data, indent=1) + "\n")
         return
     if len(views) == 1:
-        print(render_ledger(views[0].ledger, (views[0].goodput, views[0].history)))
+        write_out(render_ledger(views[0].ledger, (views[0].goodput, views[0].history)) + "\n")
     else:
-        print(side_by_side(views))
+        write_out(side_by_side(views) + "\n")
     if arguments.text:
         return
     if find_spec("matplotlib") is None:
         hint = "the page and figures need matplotlib: pip install 'nvrx-run[report]'"
         if arguments.out is not None:
             raise InputError(hint)
-        print(f"\n{hint}")
+        write_out(f"\n{hint}\n")
         return
     out = arguments.out or (views[0].folder / "report" if len(views) == 1 else Path("report"))
     refresh = max(1, round(arguments.watch)) if arguments.watch else 0
-    print(f"\nreport: {write_report(views, out, refresh=refresh)}")
+    write_out(f"\nreport: {write_report(views, out, refresh=refresh)}\n")
 
 
 def costs_json(views: Sequence[RunView]) -> str:

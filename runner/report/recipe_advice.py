@@ -23,11 +23,13 @@ class RecipeCosts:
 
     Attributes:
         ranks: world size.
+        on_gpus: whether each has a GPU.
         step: seconds of a step.
         write: seconds of a write.
     """
 
     ranks: int | None
+    on_gpus: bool | None
     step: float | None
     write: float | None
     mode: str
@@ -47,6 +49,9 @@ def interval_advice(recipe: RecipeCosts, run_folder: Path) -> list[str]:
     rates = FaultRates.of_fleet(recipe.ranks)
     advice = advise(costs, rates, snapshots=memory)
     hours = GPU_HOURS_BETWEEN_FAULTS / recipe.ranks
+    devices = _count(recipe.ranks, "GPU" if recipe.on_gpus else "rank")
+    if recipe.on_gpus is False:
+        devices += " on CPUs, each taken for a GPU"
     own = expected_goodput(costs, rates, recipe.every, recipe.snapshot_every if memory else None)
     every = f"every: {advice.every:,} steps" + (
         " (as often as a write allows)" if advice.bound_by_write else ""
@@ -59,13 +64,17 @@ def interval_advice(recipe: RecipeCosts, run_folder: Path) -> list[str]:
     return [
         f"{every}; expected goodput {100 * advice.goodput:.2f} %",
         f"this recipe: {has}; expected goodput {100 * own:.2f} %",
-        f"at a fault every {hours:,.0f} h: {recipe.ranks} GPUs, one in {GPU_HOURS_BETWEEN_FAULTS:,.0f} GPU hours as in "
+        f"at a fault every {hours:,.0f} h: {devices}, one in {GPU_HOURS_BETWEEN_FAULTS:,.0f} GPU hours as in "
         "the Llama 3 pre-training, half of them soft",
         f"costs {source}: step {costs.step:.3g} s, save {costs.save:.3g} s, "
         f"write {costs.write:.3g} s beside training, snapshot {costs.snapshot:.3g} s, "
         f"recovery {costs.soft_recovery:.3g} s soft, {costs.hard_recovery:.3g} s hard",
         "(Young 1974, Daly 2006, two levels after Vaidya 1998 and Di et al. 2017; docs/goodput.md)",
     ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _costs(recipe: RecipeCosts, run_folder: Path) -> tuple[Costs | None, bool, str]:

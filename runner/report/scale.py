@@ -16,10 +16,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from runner.arguments import Parser
+from runner.arguments import Parser, a_path
 from runner.errors import ExitCode, InputError, RunError
 from runner.ledger.interval import GPU_HOURS_BETWEEN_FAULTS, Advice, Costs, FaultRates, advise
 from runner.ledger.simulate import simulate
+from runner.streams import complain, write_out
 
 SCALES = (64, 256, 1024, 4096, 16384)
 """GPUs."""
@@ -211,15 +212,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "Simulate goodput at scale from the costs of runs.",
         "`nvrx-report RUN... --costs FILE` writes the costs.",
     )
-    parser.add_argument("costs", type=Path, help="costs file (JSON)")
-    parser.add_argument("--figure", type=Path, help="write the figure here (SVG; needs matplotlib)")
-    parser.add_argument("--doc", type=Path, help="put the table into this document, between its markers")
+    parser.add_argument("costs", type=a_path, help="costs file (JSON)")
+    parser.add_argument("--figure", type=a_path, help="write the figure here (SVG; needs matplotlib)")
+    parser.add_argument("--doc", type=a_path, help="put the table into this document, between its markers")
     arguments = parser.parse_args(argv)
     try:
         costs = load_costs(arguments.costs)
         points = simulate_all(costs)
         table = scale_table(points)
-        print(table, end="")
+        write_out(table)
         if arguments.figure:
             arguments.figure.write_text(
                 '<?xml version="1.0" encoding="utf-8"?>\n' + scale_svg(points), encoding="utf-8"
@@ -230,10 +231,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 replace_between(text, "scale", f"From: {costs.measured}\n\n{table}"), encoding="utf-8"
             )
     except OSError as error:
-        print(f"scale: {error.filename}: {error.strerror}", file=sys.stderr)
+        complain(f"scale: {error.filename}: {error.strerror}")
         return int(ExitCode.BAD_RECIPE)
     except RunError as error:
-        print(f"scale: {error}", file=sys.stderr)
+        complain(f"scale: {error}")
         return int(error.exit_code)
     return ExitCode.DONE
 

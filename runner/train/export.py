@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import struct
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from runner.errors import ExitCode, InputError, RunError
 from runner.launch.durable import sync_folder, write_durably
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import resolve
+from runner.streams import write_out
 
 _PREFIX = "model."
 _SHARD_BYTES = 5 << 30
@@ -70,7 +70,7 @@ def export(recipe: Recipe, step: str, output: str | None) -> int:
         sync_folder(target.parent)
     except OSError as error:
         raise InputError(f"--output: {error.filename or target}: {error.strerror}") from error
-    sys.stdout.write(f"step {number} exported to {target}\n")
+    write_out(f"step {number} exported to {target}\n")
     return int(ExitCode.DONE)
 
 

@@ -1,7 +1,8 @@
 """Makes `runner/emit/kubernetes_fields.json`: the fields of the emitted kinds, from the newest bundled schemas.
 
-Run as a script after an update of kubernetes-validate. A field's type is `s` text, `i` integer, `n` number, `b` truth
-value, `q` integer or text, `?` anything, the name of another entry, `[` + type for a list, `{` + type for a mapping.
+Run as a script after an update of kubernetes-validate. A field's type is `s` text, `i` integer of 32 bits, `l` of 64,
+`n` number, `b` truth value, `q` integer or text, `?` anything, the name of another entry, `[` + type for a list, `{` +
+type for a mapping.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def build() -> dict[str, Any]:
         if allowed == ["object"]:
             more = schema.get("additionalProperties")
             return "{" + kind_of(more) if isinstance(more, dict) else "?"
+        if allowed == ["integer"] and schema.get("format") == "int64":
+            return "l"
         return _SIMPLE.get(allowed[0], "?") if len(allowed) == 1 else "?"
 
     def add(name: str, full: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from recipes_for_tests import KUBERNETES, merged, tiny_data
 
+from runner.recipe.image import image_problem
 from runner.recipe.load import check_file
 from runner.recipe.problems import Problem
 
@@ -29,6 +30,10 @@ def problems(tmp_path: Path, change: dict[str, Any]) -> list[Problem]:
 
 def kubernetes(**change: Any) -> dict[str, Any]:
     return {"cluster": {"kubernetes": change}}
+
+
+def mounted(*paths: str) -> dict[str, Any]:
+    return kubernetes(volume_mounts=[{"name": f"x{i}", "mountPath": path} for i, path in enumerate(paths)])
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -72,6 +77,38 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "two mounts at one place": (
         kubernetes(volume_mounts=[{"name": "x", "mountPath": "/shared"}]), "R729", f"{K}.volume_mounts[0]",
     ),
+    "checkpoints on a volume inside the storage": (
+        {"checkpoint": {"folder": "fast/ckpt"}, **mounted("/shared/fast")}, "R728", "checkpoint.folder",
+    ),
+    "two mounts at one place, written in two ways": (
+        mounted("/data/", "/data"), "R729", f"{K}.volume_mounts[1]",
+    ),
+    "a mount in the recipe's folder": (
+        mounted("/etc/nvrx/recipe.yaml"), "R729", f"{K}.volume_mounts[0]",
+    ),
+    "a mount in shared memory": (mounted("/dev/shm/x"), "R729", f"{K}.volume_mounts[0]"),
+    "a mount in the kernel's interface": (mounted("/proc/self/x"), "R729", f"{K}.volume_mounts[0]"),
+    "a mount in a ConfigMap": (
+        kubernetes(
+            volumes=[{"name": "x", "configMap": {"name": "x"}}, {"name": "inner", "emptyDir": {}}],
+            volume_mounts=[{"name": "x", "mountPath": "/conf"}, {"name": "inner", "mountPath": "/conf/y"}],
+        ),
+        "R729", f"{K}.volume_mounts[1]",
+    ),
+    "a mount in the run's folder": (mounted("/shared/runs/tiny/logs"), "R729", f"{K}.volume_mounts[0]"),
+    "recipe replaced by a patch": (
+        kubernetes(patches={"ConfigMap": {"data": {"recipe.yaml": "name: other"}}}),
+        "R733", f"{K}.patches.ConfigMap.data.recipe.yaml",
+    ),
+    "recipe in bytes": (
+        kubernetes(patches={"ConfigMap": {"binaryData": {"recipe.yaml": "bmFtZTogYQ=="}}}),
+        "R733", f"{K}.patches.ConfigMap.binaryData.recipe.yaml",
+    ),
+    "recipe taken away": (kubernetes(patches={"ConfigMap": {"data": None}}), "R733", f"{K}.patches.ConfigMap.data"),
+    "ConfigMap replaced": (
+        kubernetes(patches={"ConfigMap": {"$patch": "replace", "kind": "ConfigMap"}}),
+        "R733", f"{K}.patches.ConfigMap.$patch",
+    ),
     "metrics on the rendezvous port": (
         {"output": {"live": {"prometheus_port": 29500}}}, "R731", "output.live.prometheus_port",
     ),
@@ -82,6 +119,25 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"output": {"live": {"prometheus_port": 80}}}, "R731", "output.live.prometheus_port",
     ),
     "grace below a save": (kubernetes(grace_period="5m"), "R730", f"{K}.grace_period"),
+    **{
+        f"storage over {folder}": (
+            kubernetes(storage={**KUBERNETES["storage"], "mount_path": folder}), "R729", f"{K}.storage.mount_path",
+        )
+        for folder in (
+            "/usr", "/bin", "/etc", "/proc", "/sys/x", "/dev", "/usr/local/lib", "/lib/../usr", "//opt", "/etc/hosts",
+        )
+    },
+    **{
+        f"image {image[:40]}": (kubernetes(image=image), "R732", f"{K}.image")
+        for image in (
+            "Nvrx-run:1", "registry.example/Team/nvrx-run", "a///b",
+            "/nvrx-run", "nvrx-run/", "nvrx-run:", "nvrx-run:-1",
+            "nvrx-run:" + "x" * 129, "registry.example:70000/nvrx-run", "registry.example:port/nvrx-run",
+            "http://r.example/x",
+            "-r.example/x", "a..b", "a-/b", "a___b", "nvrx-run@", "nvrx-run@sha256:abc", "nvrx-run@md5:" + "0" * 32,
+            "nvrx-run@sha256:" + "A" * 64, "nvrx-run:1:2", "é:1", "0" * 64, "r.example/" + "x" * 250,
+        )
+    },
 }  # fmt: skip
 MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "namespace": (kubernetes(namespace="Team_A"), f"{K}.namespace"),
@@ -99,6 +155,22 @@ MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "no storage": (kubernetes(storage=None), f"{K}.storage"),
     "no image": (kubernetes(image=""), f"{K}.image"),
     "image with a space": (kubernetes(image="a b"), f"{K}.image"),
+    "env value with a NUL": (kubernetes(env={"A": "b\0"}), f"{K}.env.A"),
+    "env value with an escape": (kubernetes(env={"A": "\x1b[0m"}), f"{K}.env.A"),
+    "annotation with a carriage return": (kubernetes(annotations={"a": "b\r"}), f"{K}.annotations.a"),
+    "control character in a patch": (
+        kubernetes(patches={"Job": {"metadata": {"annotations": {"a": "\x7f"}}}}),
+        f"{K}.patches.Job.metadata.annotations.a",
+    ),
+    "control character outside the cluster": ({"output": {"folder": "a\0b"}}, "output.folder"),
+    "more pods than a Job takes": ({"cluster": {"nodes": 100_001}}, "cluster.nodes"),
+    "more life than a field holds": (kubernetes(ttl_after_finished=2**31), f"{K}.ttl_after_finished"),
+    "pod_restarts above 32 bits": (kubernetes(pod_restarts=2**31), f"{K}.pod_restarts"),
+    "user above 32 bits": (kubernetes(run_as_user=2**31), f"{K}.run_as_user"),
+    "group above 32 bits": (kubernetes(run_as_group=2**31), f"{K}.run_as_group"),
+    "line break in a mount path": (
+        kubernetes(storage={**KUBERNETES["storage"], "mount_path": "/a\nb"}), f"{K}.storage.mount_path",
+    ),
     "port": ({"cluster": {"rendezvous_port": 80}}, "cluster.rendezvous_port"),
     "NVRx version": ({"cluster": {"nvrx_version": "0.9"}}, "cluster.nvrx_version"),
     "user root": (kubernetes(run_as_user=0), f"{K}.run_as_user"),
@@ -128,11 +200,35 @@ def test_the_same_recipe_without_a_change_is_valid(tmp_path: Path) -> None:
     assert problems(tmp_path, {}) == []
 
 
+def test_images_as_registries_name_them_are_taken() -> None:
+    digest = "sha256:" + "0123456789abcdef" * 4
+    for image in (
+        "nvrx-run", "nvrx-run:0.1.0", "team/nvrx-run:v1_2.3-rc", "localhost/x", "localhost:5000/x:1",
+        "registry.example:443/a/b__c/d--e",
+        "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.10.0-gpu-py313-cu130-ubuntu22.04-ec2",
+        f"nvrx-run@{digest}", f"public.ecr.aws/x/y:1@{digest}", "[2001:db8::1]:5000/x", "REGISTRY/x", "10.0.0.1:5000/x",
+    ):  # fmt: skip
+        assert image_problem(image) is None, image
+
+
+def test_mounts_that_do_no_harm_are_taken(tmp_path: Path) -> None:
+    change = kubernetes(
+        local_storage={"size": "100GiB", "mount_path": "/shared/scratch"},
+        volumes=[{"name": "x", "emptyDir": {}}, {"name": "certificates", "configMap": {"name": "c"}}],
+        volume_mounts=[
+            {"name": "x", "mountPath": "/tmp/x"}, {"name": "x", "mountPath": "/dev/hugepages"},
+            {"name": "certificates", "mountPath": "/etc/ssl/certs/own.pem", "subPath": "own.pem"},
+        ],
+    )  # fmt: skip
+    assert problems(tmp_path, change) == []
+
+
 def test_harmless_values_are_no_credentials(tmp_path: Path) -> None:
     environment = {
         "TOKENIZERS_PARALLELISM": False,
         "HF_TOKEN_PATH": "/shared/token",
         "MAX_TOKENS": 5,
         "AUTHOR": "me",
+        "LINES": "one\n\ttwo\u00a0\u2028",
     }
     assert problems(tmp_path, kubernetes(env=environment)) == []

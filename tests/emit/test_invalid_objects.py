@@ -174,6 +174,39 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "account of another run": (pod(serviceAccountName="other"), f"{POD}.serviceAccountName"),
     "list item without its key": (pod(containers=[{"image": "x"}]), f"{POD}.containers[0]"),
     "patch of a kind that is not there": ({"Namespace": {"metadata": {}}}, "cluster.kubernetes.patches.Namespace"),
+    "control character in env": (container(env=[{"name": "A", "value": "b\0"}]), f"{C0}.env[17].value"),
+    "control character in an annotation": (
+        {"Job": {"metadata": {"annotations": {"a": "\x1b"}}}}, "Job.metadata.annotations.a",
+    ),
+    "limit of failed pods above 32 bits": (job(backoffLimit=2**31), "Job.spec.backoffLimit"),
+    "time to live above 32 bits": (job(ttlSecondsAfterFinished=2**31), "Job.spec.ttlSecondsAfterFinished"),
+    "deadline above 64 bits": (job(activeDeadlineSeconds=2**63), "Job.spec.activeDeadlineSeconds"),
+    "more pods than indices allow": (job(parallelism=100_001, completions=100_001), "Job.spec.parallelism"),
+    "port above all": (container(ports=[{"containerPort": 65536}]), f"{C0}.ports[2].containerPort"),
+    "image that no registry has": (container(image="Nvrx:1"), f"{C0}.image"),
+    "mount over the image": (
+        container(volumeMounts=[{"mountPath": "/usr", "name": "shm"}]), f"{C0}.volumeMounts[4].mountPath",
+    ),
+    "mount twice, written in two ways": (
+        container(volumeMounts=[{"mountPath": "/tmp/", "name": "shm"}]), f"{C0}.volumeMounts[4].mountPath",
+    ),
+    "mount in the recipe": (
+        container(volumeMounts=[{"mountPath": "/etc/nvrx/x", "name": "shm"}]), f"{C0}.volumeMounts[4].mountPath",
+    ),
+    "another recipe": ({"ConfigMap": {"data": {"recipe.yaml": "name: x"}}}, "ConfigMap.data.recipe.yaml"),
+    "another recipe in bytes": ({"ConfigMap": {"binaryData": {"recipe.yaml": "bg=="}}}, "ConfigMap.data.recipe.yaml"),
+    "recipe of another key": (
+        pod(volumes=[{"name": "recipe", "configMap": {"items": [{"key": "more", "path": "recipe.yaml"}]}}]),
+        f"{C0}.volumeMounts",
+    ),
+    "recipe of another volume": (
+        container(volumeMounts=[{"mountPath": "/etc/nvrx", "name": "storage"}]), f"{C0}.volumeMounts",
+    ),
+    "command on another recipe": (container(command=["nvrx-run", "/shared/recipe.yaml"]), f"{C0}.command"),
+    "command that overrides the recipe": (container(args=["--set", "training.steps=1"]), f"{C0}.command"),
+    "no container that trains": (
+        pod(containers=[{"name": "trainer", "$patch": "delete"}, {"name": "x", "image": "y"}]), f"{POD}.containers",
+    ),
     "recipe too large": ({"ConfigMap": {"data": {"more": "x" * 2**20}}}, "ConfigMap.data"),
 }  # fmt: skip
 
@@ -192,6 +225,11 @@ def test_invalid_object_is_refused_with_its_path(case: str) -> None:
 def test_the_same_objects_without_a_patch_are_accepted() -> None:
     objects = manifest_objects(on_cluster(nodes=2))
     assert len(objects[-1]["spec"]["template"]["spec"]["containers"][0]["env"]) == 17
+
+
+def test_a_wrapper_before_the_command_is_accepted() -> None:
+    wrapped = container(command=["numactl", "--interleave=all", "nvrx-run", "/etc/nvrx/recipe.yaml"])
+    manifest_objects(on_cluster(nodes=2, cluster={"kubernetes": {"patches": wrapped}}))
 
 
 def test_restricted_level_is_checked_field_by_field() -> None:

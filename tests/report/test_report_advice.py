@@ -16,7 +16,14 @@ from runner.report.view import view_run
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 RECIPE = RecipeCosts(
-    ranks=1024, step=2.0, write=100.0, mode="async", layer="inprocess", every=1000, snapshot_every=50
+    ranks=1024,
+    on_gpus=True,
+    step=2.0,
+    write=100.0,
+    mode="async",
+    layer="inprocess",
+    every=1000,
+    snapshot_every=50,
 )
 
 
@@ -65,3 +72,17 @@ def test_explain_ends_with_the_advice(capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main(["--explain", str(RECIPES / "llama8b-async-combined.yaml")]) == 0
     section = capsys.readouterr().out.partition("HOW OFTEN TO SAVE\n")[2]
     assert "snapshot_every:" in section and "expected goodput" in section and "Daly 2006" in section
+    assert "16 GPUs, one in 50,677 GPU hours" in section
+
+
+@pytest.mark.parametrize(
+    ("on_gpus", "says"),
+    [
+        (True, "h: 2 GPUs, one in"),
+        (False, "h: 2 ranks on CPUs, each taken for a GPU, one in"),
+        (None, "h: 2 ranks, one in"),
+    ],
+)
+def test_only_ranks_that_have_gpus_are_called_gpus(on_gpus: bool | None, says: str, tmp_path: Path) -> None:
+    text = "\n".join(interval_advice(replace(RECIPE, ranks=2, on_gpus=on_gpus), tmp_path / "no-run"))
+    assert says in text

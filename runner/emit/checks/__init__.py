@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runner.emit.checks import jobs, links, metadata, pods, resources, security, structure
+from runner.emit.checks import jobs, links, metadata, pods, recipe, resources, security, structure
 from runner.emit.findings import Finding
 
 
 def check_objects(
-    objects: Sequence[dict[str, Any]], *, level: str, distributed: bool = True
+    objects: Sequence[dict[str, Any]], *, level: str, text: str, program: str = "nvrx-run"
 ) -> list[Finding]:
     """Everything that is wrong with the objects of one manifest.
 
     Args:
         objects: as they will be sent.
         level: Pod Security level of the namespace.
-        distributed: the pods look for each other.
+        text: the recipe, as it was emitted.
+        program: what the pods start on it; those of `nvrx-run` look for each other.
     """
     broken = [finding for item in objects for finding in structure.check(item)]
     if broken:
@@ -33,5 +34,6 @@ def check_objects(
             findings += pods.check(item)
             findings += resources.check(item)
             findings += security.check(item, level)
-    findings += links.check(objects, distributed=distributed)
+    findings += recipe.check(objects, text, program)
+    findings += links.check(objects, distributed=program == "nvrx-run")
     return list(dict.fromkeys(findings))

@@ -6,6 +6,7 @@ from typing import Any
 
 from runner.emit.checks.walk import containers, pod_spec
 from runner.emit.findings import Finding
+from runner.recipe.quantity import MOST_PODS
 
 _LONGEST_HOSTNAME = 63
 _MOST_RULES = 20
@@ -36,6 +37,8 @@ def check(job: dict[str, Any]) -> list[Finding]:
             "parallelism",
             f"{spec.get('parallelism')} pods at a time of {completions}: all must run at once to meet",
         )
+    if mode == "Indexed" and spec.get("parallelism", 1) > MOST_PODS:
+        wrong("parallelism", f"{spec['parallelism']} pods at a time of {MOST_PODS} allowed with indices")
     _name_length(job, wrong)
     if "selector" in spec or spec.get("manualSelector"):
         wrong("selector", "the Job controller makes its own; leave it out")

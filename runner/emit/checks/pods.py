@@ -8,8 +8,11 @@ from typing import Any
 from runner.emit.checks.walk import DNS_LABEL, ENV_NAME, LABEL_VALUE, POD, QUALIFIED, containers, pod_spec
 from runner.emit.findings import Finding
 from runner.recipe.checks.kubernetes import looks_like_credential
+from runner.recipe.image import image_problem
+from runner.recipe.mounts import SEALED, Mount, conflicts, sealed_volumes
 
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh")
+_LARGEST_PORT = 65535
 _EFFECTS = (None, "NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -17,7 +20,7 @@ def check(job: dict[str, Any]) -> list[Finding]:
     """The pod template's own fields."""
     findings: list[Finding] = []
     spec = pod_spec(job)
-    volumes = _volumes(spec, findings)
+    volumes, sealed = _volumes(spec, findings), sealed_volumes(spec.get("volumes") or [])
     seen: set[str] = set()
     for path, item in containers(job):
         name = item.get("name")
@@ -26,8 +29,10 @@ def check(job: dict[str, Any]) -> list[Finding]:
         elif name in seen:
             findings.append(Finding(f"{path}.name", f"{name!r} is used twice"))
         seen.add(str(name))
-        if not item.get("image") or item["image"] != str(item["image"]).strip():
-            findings.append(Finding(f"{path}.image", f"{item.get('image')!r}: name an image"))
+        image = item.get("image")
+        problem = image_problem(image) if image else "name an image"
+        if problem:
+            findings.append(Finding(f"{path}.image", f"{image!r}: {problem}"))
         command = item.get("command") or []
         if command and PurePosixPath(str(command[0])).name in _SHELLS:
             findings.append(
@@ -35,8 +40,12 @@ def check(job: dict[str, Any]) -> list[Finding]:
                     f"{path}.command", "a shell as the first process swallows SIGTERM: run nvrx-run itself"
                 )
             )
+        for place, port in enumerate(item.get("ports") or []):
+            if not 1 <= port.get("containerPort", 1) <= _LARGEST_PORT:
+                where = f"{path}.ports[{place}].containerPort"
+                findings.append(Finding(where, f"{port['containerPort']} is not 1 to {_LARGEST_PORT}"))
         _environment(item, path, findings)
-        _mounts(item, path, volumes, findings)
+        _mounts(item, path, volumes, sealed, findings)
     for index, toleration in enumerate(spec.get("tolerations") or []):
         _toleration(toleration, f"{POD}.tolerations[{index}]", findings)
     for key, value in (spec.get("nodeSelector") or {}).items():
@@ -80,8 +89,11 @@ def _environment(item: dict[str, Any], path: str, findings: list[Finding]) -> No
             )
 
 
-def _mounts(item: dict[str, Any], path: str, volumes: set[str], findings: list[Finding]) -> None:
-    seen: set[str] = set()
+def _mounts(
+    item: dict[str, Any], path: str, volumes: set[str], sealed: set[str], findings: list[Finding]
+) -> None:
+    mounts: list[Mount] = []
+    places: list[str] = []
     for index, mount in enumerate(item.get("volumeMounts") or []):
         where = f"{path}.volumeMounts[{index}]"
         target = mount.get("mountPath")
@@ -89,9 +101,11 @@ def _mounts(item: dict[str, Any], path: str, volumes: set[str], findings: list[F
             findings.append(Finding(f"{where}.name", f"there is no volume {mount.get('name')!r}"))
         if not isinstance(target, str) or not target.startswith("/") or ":" in target:
             findings.append(Finding(f"{where}.mountPath", f"{target!r}: an absolute path without a colon"))
-        elif target in seen:
-            findings.append(Finding(f"{where}.mountPath", f"{target} is mounted twice"))
-        seen.add(str(target))
+        else:
+            mounts.append(Mount(target, mount["name"] in sealed or target in SEALED))
+            places.append(f"{where}.mountPath")
+    for index, message, _ in conflicts(mounts):
+        findings.append(Finding(places[index], message))
 
 
 def _toleration(item: dict[str, Any], path: str, findings: list[Finding]) -> None:

@@ -12,15 +12,19 @@ from typing import Any
 
 from runner.emit.checks.walk import POD
 from runner.emit.findings import Finding
+from runner.recipe.quantity import LARGEST_INT32, LARGEST_INT64
+from runner.recipe.text import control_character
 
 _TABLE = Path(__file__).parents[1] / "kubernetes_fields.json"
 _SIMPLE: dict[str, tuple[tuple[type, ...], str]] = {
     "s": ((str,), "a text: quote it"),
     "i": ((int,), "an integer"),
+    "l": ((int,), "an integer"),
     "n": ((int, float), "a number"),
     "b": ((bool,), "true or false"),
     "q": ((int, float, str), "a quantity"),
 }
+_LARGEST: dict[str, int] = {"i": LARGEST_INT32, "l": LARGEST_INT64}
 
 
 @cache
@@ -65,6 +69,13 @@ def _value(value: Any, kind: str, path: str, findings: list[Finding]) -> None:
         types, expected = _SIMPLE[kind]
         if not isinstance(value, types) or (isinstance(value, bool) and kind != "b"):
             findings.append(Finding(path, f"{_shown(value)} is not {expected}"))
+        elif (
+            isinstance(value, int) and kind in _LARGEST and not -_LARGEST[kind] - 1 <= value <= _LARGEST[kind]
+        ):
+            findings.append(Finding(path, f"{value} does not fit the field: at most {_LARGEST[kind]}"))
+        elif isinstance(value, str) and (odd := control_character(value)) is not None:
+            message = f"{_shown(value)} holds the control character U+{ord(odd):04X}: delete it"
+            findings.append(Finding(path, message))
         return
     if not isinstance(value, dict):
         findings.append(Finding(path, f"{_shown(value)} is not a mapping"))

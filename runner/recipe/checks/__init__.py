@@ -9,6 +9,7 @@ from runner.recipe.checks import (
     machine,
     memory,
     model,
+    mounts,
     storage,
     timeouts,
     versions,
@@ -19,7 +20,7 @@ from runner.recipe.node import Node
 from runner.recipe.problems import Problem
 from runner.recipe.view import View
 
-MODULES = (timeouts, waits, batch, model, memory, storage, faults, machine, kubernetes, versions)
+MODULES = (timeouts, waits, batch, model, memory, storage, faults, machine, kubernetes, mounts, versions)
 """Importing them registers their rules."""
 
 __all__ = ["MODULES", "RULES", "check"]

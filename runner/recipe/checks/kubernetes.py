@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.recipe.checks.rule import Report, rule
 from runner.recipe.derived import node_shape, processes_per_node
+from runner.recipe.image import image_problem
 from runner.recipe.instances import MIB
 from runner.recipe.quantity import parse_quantity
 from runner.recipe.units import format_duration
@@ -27,7 +28,7 @@ _SECRET_VALUE = (
     r"|xox[abprs]-[A-Za-z0-9-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,}\.[\w-]{10,}\.|://[^/\s:@]+:[^/\s@]+@"
 )
 _OWN_LABELS = ("kubernetes.io", "k8s.io", "nvrx-run")
-_TAKEN_MOUNTS = ("/dev/shm", "/etc/nvrx", "/tmp", "/proc", "/sys", "/dev")
+_RECIPE_FILE = "recipe.yaml"
 
 
 def _kubernetes(recipe: Recipe) -> Any:
@@ -166,50 +167,32 @@ def pod_security_allows_it(recipe: Recipe, report: Report) -> None:
         )
 
 
-@rule("R728")
-def state_lies_on_shared_storage(recipe: Recipe, report: Report) -> None:
-    """In a pod, the run's folder and the checkpoints lie below the storage's mount path (relative paths do)."""
+@rule("R732")
+def image_can_be_pulled(recipe: Recipe, report: Report) -> None:
+    """The image's name follows the grammar of registries: `[host[:port]/]path[:tag][@digest]`."""
     k = _kubernetes(recipe)
-    if k is None:
-        return
-    mount = k.storage.mount_path
-    for path, folder in (
-        ("output.folder", recipe.output.folder),
-        ("checkpoint.folder", recipe.checkpoint.folder),
-    ):
-        if folder is None:
+    problem = None if k is None else image_problem(k.image)
+    if problem is not None:
+        report.add(f"{_K}.image", problem, "write [registry[:port]/]path[:tag][@digest]")
+
+
+@rule("R733")
+def patches_leave_the_recipe_alone(recipe: Recipe, report: Report) -> None:
+    """No patch of the ConfigMap touches the recipe in it: the pods run what was checked."""
+    k = _kubernetes(recipe)
+    patch = {} if k is None else k.patches.get("ConfigMap", {})
+    path = ("cluster", "kubernetes", "patches", "ConfigMap")
+    hint = "change the recipe itself; other keys of `data` are yours"
+    if "$patch" in patch:
+        report.add((*path, "$patch"), "would take the recipe out of the ConfigMap", hint)
+    for field in ("data", "binaryData"):
+        if field not in patch:
             continue
-        if folder.startswith("~") or ".." in folder.split("/"):
-            report.add(
-                path, f"{folder} is not below the shared storage in a pod", f"use a path below {mount}"
-            )
-        elif folder.startswith("/") and not (folder + "/").startswith(mount + "/"):
-            report.add(
-                path,
-                f"{folder} is not below {mount}, so it would vanish with the pod",
-                f"use {mount}/... or a relative path",
-                also=f"{_K}.storage.mount_path",
-            )
-
-
-@rule("R729")
-def mounts_do_not_collide(recipe: Recipe, report: Report) -> None:
-    """Each mount path is used once and none hides a folder that the pod needs."""
-    k = _kubernetes(recipe)
-    if k is None:
-        return
-    mounts = [(f"{_K}.storage.mount_path", k.storage.mount_path)]
-    if k.local_storage is not None:
-        mounts.append((f"{_K}.local_storage.mount_path", k.local_storage.mount_path))
-    for index, item in enumerate(k.volume_mounts):
-        mounts.append((f"{_K}.volume_mounts[{index}]", str(item.get("mountPath", ""))))
-    seen: dict[str, str] = {}
-    for path, mount in mounts:
-        if mount in _TAKEN_MOUNTS or mount == "/":
-            report.add(path, f"{mount} is taken in the pod", "use another path")
-        elif mount in seen:
-            report.add(path, f"{mount} is mounted twice", "use another path", also=seen[mount])
-        seen.setdefault(mount, path)
+        below = patch[field]
+        if field == "data" and (not isinstance(below, dict) or "$patch" in below):
+            report.add((*path, field), "would take the recipe out of the ConfigMap", hint)
+        elif isinstance(below, dict) and _RECIPE_FILE in below:
+            report.add((*path, field, _RECIPE_FILE), "the pods would run another recipe than this one", hint)
 
 
 @rule("R731")

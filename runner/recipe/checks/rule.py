@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from runner.recipe.facts import Facts
 from runner.recipe.node import Node, Path, Position, dotted, find, locate
 from runner.recipe.problems import Problem, Severity
+from runner.recipe.text import printable
 from runner.recipe.view import Broken, Traced, View
 
 if TYPE_CHECKING:
@@ -77,11 +78,11 @@ class Report:
             expected: what would be right.
             secret: the value must not be shown.
         """
-        message = message.replace("\n", "\\n")  # a value in it may hold one; a finding's message is one line
+        message = printable(message)  # a value in it may hold a line break; a finding's message is one line
         parts = _parts(path)
         node = find(self.root, parts)
         other = find(self.root, _parts(also)) if also else None
-        value = f"`{node.raw}`" if node is not None and node.raw and not secret else None
+        value = f"`{printable(node.raw)}`" if node is not None and node.raw and not secret else None
         at = other.at if other and node is None else locate(self.root, parts)
         second = other.at if other and node else None
         severity = self.rule.severity
