@@ -1,4 +1,7 @@
-"""The fork server beside a launcher: respawned workers start from imports that are already made."""
+"""The fork server beside a launcher: workers start from imports that are made once a node, also when they start again.
+
+They are made while the launcher makes its own, so the first start is shorter, too.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,6 @@ from typing import IO
 from runner.launch import children
 from runner.launch.control import Control
 from runner.launch.forkserver import SOCKET
-from runner.recipe.recipe import Recipe
-from runner.recipe.recovery import ft_launcher_settings
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,10 @@ class Beside:
 
 @contextlib.contextmanager
 def fork_server(
-    recipe: Recipe, recipe_path: Path, environment: Mapping[str, str], output: IO[bytes], control: Control
+    recipe_path: Path, environment: Mapping[str, str], output: IO[bytes], control: Control
 ) -> Iterator[Beside]:
-    """Run a fork server where workers may be started again; nothing where they start only once."""
-    if ft_launcher_settings(recipe.recovery) is None or control.folder is None:
+    """Run a fork server; nothing where there is no control folder to listen in."""
+    if control.folder is None:
         yield Beside({}, ())
         return
     from runner.train.worker import fork_server_argv

@@ -182,7 +182,7 @@ class Session:
             TERMINAL: offer_terminal(),
             VERBOSE: "1" if self._verbose else "0",
         }
-        forks = fork_server(self._recipe, run_folder.path / "recipe.yaml", environment, output, self._control)
+        forks = fork_server(run_folder.path / "recipe.yaml", environment, output, self._control)
         with forks as more, LeaderWatch(self._place.leader_elsewhere) as leader:
             # Launchers make a folder for logs, of which there are none here, and leave it behind.
             scratch = f"--log-dir={self._control.folder}/launcher"

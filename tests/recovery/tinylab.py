@@ -125,6 +125,9 @@ def make_scripts(folder: Path) -> Path:
     scripts.mkdir()
     for name in ("torchrun", "ft_launcher"):
         (scripts / name).symlink_to(Path(sys.executable).parent / name)
+    python = scripts / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     worker = scripts / "nvrx-worker"
     worker.write_text(
         '#!/bin/sh\n[ "$1" = --fork-server ] && exit 0\n'
