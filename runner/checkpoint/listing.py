@@ -9,6 +9,7 @@ from runner.checkpoint.folder import CheckpointFolder, Entry
 from runner.checkpoint.record import Damaged, read_record, verify_sizes
 from runner.errors import InputError
 from runner.recipe.recipe import Recipe
+from runner.recipe.units import format_size
 
 _STATES = {"partial": "unfinished", "damaged": "set aside", "deleting": "being deleted"}
 _HEADER = ("step", "state", "age", "size", "ranks", "verified", "path")
@@ -52,7 +53,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
             str(entry.step),
             state,
             _age(modified),
-            _size(_bytes_below(entry.path)),
+            format_size(_bytes_below(entry.path)),
             "-",
             verified,
             str(entry.path),
@@ -63,7 +64,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     except Damaged as damage:
         verified = f"no: {damage}"
     return (
-        str(entry.step), state, _age(record.created), _size(record.nbytes), str(record.world_size), verified,
+        str(entry.step), state, _age(record.created), format_size(record.nbytes), str(record.world_size), verified,
         str(entry.path),
     )  # fmt: skip
 
@@ -78,12 +79,3 @@ def _age(since: float) -> str:
         if seconds >= length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from runner import __version__
 from runner.emit.checks import check_objects
-from runner.emit.environment import SCRATCH
+from runner.emit.environment import SCRATCH, secret_entries
 from runner.emit.findings import ManifestErrors
 from runner.emit.manifest import kubernetes_section, patched, shared_objects
 from runner.emit.names import RECIPE_FILE, RECIPE_FOLDER, Names, make_names
-from runner.emit.pod import volume_claim
+from runner.emit.pod import confined_container, confined_pod, volume_claim
 from runner.emit.policy import CONTAINER, failure_policy
 from runner.emit.recipe_text import recipe_text
 from runner.emit.yaml_text import documents
@@ -81,20 +81,9 @@ def _job(kubernetes: KubernetesSection, names: Names, labels: dict[str, str]) ->
             "HF_HOME": f"{mount}/.cache/huggingface",  # where the run's pods look
         }.items()
     ]
-    for name, source in kubernetes.secret_env.items():
-        reference = {"name": source.secret, "key": source.key}
-        env.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
+    env += secret_entries(kubernetes)
     spec: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "serviceAccountName": kubernetes.service_account or names.run,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": kubernetes.run_as_user,
-            "runAsGroup": kubernetes.run_as_group,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        **confined_pod(kubernetes, names),
         "containers": [
             {
                 "name": CONTAINER,
@@ -104,11 +93,7 @@ def _job(kubernetes: KubernetesSection, names: Names, labels: dict[str, str]) ->
                 "workingDir": mount,
                 "env": env,
                 "resources": {"requests": {"cpu": _CPU, "memory": _MEMORY}, "limits": {"memory": _MEMORY}},
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
+                "securityContext": confined_container([]),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [
                     {"name": "recipe", "mountPath": RECIPE_FOLDER, "readOnly": True},

@@ -38,7 +38,12 @@ def container_env(
     for name, value in kubernetes.env.items():
         values[name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
     entries: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in values.items()]
-    for name, source in kubernetes.secret_env.items():
-        reference = {"name": source.secret, "key": source.key}
-        entries.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
-    return entries
+    return entries + secret_entries(kubernetes)
+
+
+def secret_entries(kubernetes: KubernetesSection) -> list[dict[str, Any]]:
+    """Entries of `env` that come from Secrets."""
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": source.secret, "key": source.key}}}
+        for name, source in kubernetes.secret_env.items()
+    ]

@@ -22,18 +22,9 @@ def pod_template(
     """The Job's `template`."""
     annotations = pod_annotations(recipe, kubernetes) | dict(kubernetes.annotations)
     spec: dict[str, Any] = {
-        "restartPolicy": "Never",
+        **confined_pod(kubernetes, names),
         "subdomain": names.job,
-        "serviceAccountName": kubernetes.service_account or names.run,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds(recipe, kubernetes),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": kubernetes.run_as_user,
-            "runAsGroup": kubernetes.run_as_group,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
         "priorityClassName": kubernetes.priority_class,
         "nodeSelector": node_selector(recipe, kubernetes),
         "tolerations": tolerations(kubernetes, size),
@@ -47,9 +38,6 @@ def pod_template(
 
 
 def _container(recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize) -> dict[str, Any]:
-    capabilities: dict[str, Any] = {"drop": ["ALL"]}
-    if kubernetes.ipc_lock:
-        capabilities["add"] = ["IPC_LOCK"]
     return {
         "name": CONTAINER,
         "image": kubernetes.image,
@@ -61,13 +49,34 @@ def _container(recipe: Recipe, kubernetes: KubernetesSection, names: Names, size
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports(recipe).items()
         ],
         "resources": _resources(size),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": capabilities,
-        },
+        "securityContext": confined_container(["IPC_LOCK"] if kubernetes.ipc_lock else []),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(kubernetes),
+    }
+
+
+def confined_pod(kubernetes: KubernetesSection, names: Names) -> dict[str, Any]:
+    """Fields of every pod: never restarted in place, an ordinary user, an account without a token."""
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": kubernetes.service_account or names.run,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": kubernetes.run_as_user,
+            "runAsGroup": kubernetes.run_as_group,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+
+
+def confined_container(capabilities: list[str]) -> dict[str, Any]:
+    """Security context of every container; `capabilities` are all that it has."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]} | ({"add": capabilities} if capabilities else {}),
     }
 
 

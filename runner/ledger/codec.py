@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.ledger.events import EVENTS, Event
 
@@ -90,3 +91,36 @@ def decode(line: bytes) -> tuple[Event, Stamp] | None:
         return EVENTS[kind](**{name: data[name] for name in _FIELDS[kind] if name in data}), stamp
     except (KeyError, TypeError) as error:
         raise ValueError(f"not an event: {error!r}") from error
+
+
+class Lines(NamedTuple):
+    """What lines of a ledger hold.
+
+    Attributes:
+        items: their events, in the order of the lines.
+        unreadable: lines that are torn or damaged.
+        unknown: lines of kinds that this version does not know.
+    """
+
+    items: list[tuple[Event, Stamp]]
+    unreadable: int
+    unknown: int
+
+
+def decode_lines(lines: Iterable[bytes]) -> Lines:
+    """The events of lines; empty ones are passed over."""
+    items: list[tuple[Event, Stamp]] = []
+    unreadable = unknown = 0
+    for line in lines:
+        if not line:
+            continue
+        try:
+            item = decode(line)
+        except ValueError:
+            unreadable += 1
+            continue
+        if item is None:
+            unknown += 1
+        else:
+            items.append(item)
+    return Lines(items, unreadable, unknown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.ledger.codec import Stamp, decode
+from runner.ledger.codec import Stamp, decode_lines
 from runner.ledger.events import Event
 from runner.ledger.rollup import folded_through
 
@@ -58,15 +58,6 @@ class Follower:
         return data[:end].split(b"\n")
 
     def _decode(self, lines: list[bytes]) -> list[tuple[Event, Stamp]]:
-        items = []
-        for line in lines:
-            if not line:
-                continue
-            try:
-                item = decode(line)
-            except ValueError:
-                self.unreadable += 1
-                continue
-            if item is not None:
-                items.append(item)
-        return items
+        read = decode_lines(lines)
+        self.unreadable += read.unreadable
+        return read.items

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.errors import InputError
 from runner.ledger.clocks import wall_clocks
-from runner.ledger.codec import Record, Stamp, decode
+from runner.ledger.codec import Record, Stamp, decode_lines
 from runner.ledger.events import Event
 from runner.ledger.rollup import folded_through
 
@@ -58,18 +58,10 @@ def read_run(folder: Path) -> RunLedger:
                 history = ledger / f"{match['base']}.history.jsonl"
                 if folded_through(history) >= int(match["number"]):
                     continue
-        for line in lines:
-            if not line:
-                continue
-            try:
-                item = decode(line)
-            except ValueError:
-                unreadable += 1
-                continue
-            if item is None:
-                unknown += 1
-            else:
-                items.append(item)
+        read = decode_lines(lines)
+        items += read.items
+        unreadable += read.unreadable
+        unknown += read.unknown
     return RunLedger(Path(folder), merge(items), unreadable, unknown)
 
 

@@ -76,6 +76,6 @@ def format_size(value: float) -> str:
     """Bytes for people, three digits: `1.52 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
-            return f"{value:.3g} {unit}"
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
         value /= 1024
-    return f"{value:.3g} TiB" if value < 1000 else f"{value:.0f} TiB"
+    return f"{value:.3g} TiB" if value < 999.5 else f"{value:.0f} TiB"

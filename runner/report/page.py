@@ -9,13 +9,14 @@ from html import escape
 
 from runner.ledger.history import NS
 from runner.ledger.split import KINDS
+from runner.recipe.units import format_size
 from runner.report.advice import ADVICE_COLUMNS, advice_rows
 from runner.report.compare import COLUMNS, comparison_rows
 from runner.report.palette import KIND_COLOUR, LAYER_NAME
 from runner.report.published import EFFICIENCY, LAYERS, SOURCE
 from runner.report.shell import cards, download, drawing, html_table, page
 from runner.report.startup import startup_rows
-from runner.report.summary import MEANING, count, ending, hundred, percent, seconds, size
+from runner.report.summary import MEANING, count, ending, hundred, percent, seconds
 from runner.report.tables import recoveries_csv, run_json, saves_csv, steps_csv, table_csv
 from runner.report.view import RunView
 
@@ -199,8 +200,8 @@ def _saves(view: RunView) -> str:
             s.mode,
             seconds(s.stalled * NS),
             seconds(s.written * NS) if s.written is not None else "-",
-            size(s.bytes) if s.bytes is not None else "-",
-            f"{size(round(s.bytes / s.written))}/s" if s.bytes and s.written else "-",
+            format_size(s.bytes) if s.bytes is not None else "-",
+            f"{format_size(s.bytes / s.written)}/s" if s.bytes and s.written else "-",
             f"{s.outcome}: {s.reason}" if s.reason else s.outcome,
         )
         for s in view.saves

@@ -11,6 +11,7 @@ from runner.ledger.history import NS, History
 from runner.ledger.reader import RunLedger, read_run
 from runner.ledger.saves import saves_of, snapshots_of
 from runner.ledger.split import KINDS
+from runner.recipe.units import format_size
 
 MEANING = {
     "useful": "steps whose result was kept",
@@ -167,7 +168,7 @@ def _saves(records: Sequence[Record]) -> str:
             save.mode,
             seconds(save.stalled * NS),
             seconds(save.written * NS) if save.written is not None else "-",
-            size(save.bytes) if save.bytes is not None else "-",
+            format_size(save.bytes) if save.bytes is not None else "-",
             f"{save.outcome}: {save.reason[:60]}" if save.reason else save.outcome,
         )
         for save in saves
@@ -181,16 +182,6 @@ def _saves(records: Sequence[Record]) -> str:
         waited = seconds(snapshots.stalled * NS)
         text += f"\n  {snapshots.count} snapshots in memory a rank, training waited {waited} for them"
     return text
-
-
-def size(number: int) -> str:
-    """A number of bytes as `1.5 GiB`."""
-    amount = float(number)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def _split(goodput: Goodput) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ckpt_disk import mount
+from ckpt_world import World
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -52,3 +53,17 @@ def nothing_left_behind() -> Iterator[None]:
         (SHARED_MEMORY / name).unlink()
     assert left_processes() == []
     assert files == []
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[World]:
+    """A world of one rank; what does not end by itself is killed on leaving."""
+    with World(1) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[World]:
+    """A world of two ranks."""
+    with World(2) as world:
+        yield world

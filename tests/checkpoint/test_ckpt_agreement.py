@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,6 @@ from ckpt_world import Rank, Recorder, Trainer, World, manager, named, wait_for_
 
 from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode, RunError
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[World]:
-    with World(2) as world:
-        yield world
 
 
 def one_knows_first(place: Rank, folder: str, run_id: str, first: int, on_busy: str) -> dict[str, Any]:

@@ -13,18 +13,6 @@ from ckpt_world import World, arenas, attempt, digest, named, train
 from runner.checkpoint.shm import remove_leftovers
 
 
-@pytest.fixture(scope="module")
-def two():
-    with World(2) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
-def one():
-    with World(1) as world:
-        yield world
-
-
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_run_saves_and_another_goes_on_bit_identically(two: World, tmp_path: Path, mode: str) -> None:
     whole = two.run(train, folder=str(tmp_path / "a"), run_id=f"a{mode}", until=6, mode="sync")

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,6 @@ from runner.checkpoint import save as save_module
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.shm import remove_leftovers
 from runner.checkpoint.writing import Writing
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[World]:
-    with World(2) as world:
-        yield world
 
 
 @pytest.fixture(scope="module")

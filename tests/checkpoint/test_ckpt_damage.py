@@ -7,7 +7,7 @@ import os
 import pickle
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,6 @@ from ckpt_world import World, attempt, named, train
 
 from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[World]:
-    with World(2) as world:
-        yield world
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,6 @@ from ckpt_world import Rank, Recorder, Trainer, World, attempt, manager, named, 
 from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode, RunError
 from runner.ledger.events import SaveCommitted, SaveFailed
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[World]:
-    with World(2) as world:
-        yield world
 
 
 def observed(

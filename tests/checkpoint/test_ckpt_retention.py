@@ -22,12 +22,6 @@ from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.retention import Retention
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[World]:
-    with World(2) as world:
-        yield world
-
-
 @pytest.fixture
 def hold(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
     """Makes a folder one that can be renamed but not removed."""

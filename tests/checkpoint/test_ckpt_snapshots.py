@@ -17,12 +17,6 @@ from runner.checkpoint.staging import Staging
 
 
 @pytest.fixture(scope="module")
-def two():
-    with World(2) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
 def undisturbed(two: World, tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     folder = tmp_path_factory.mktemp("undisturbed")
     return two.run(train, folder=str(folder), run_id="undisturbed", until=8, mode="sync")[0]["digests"]

@@ -120,12 +120,6 @@ def one_life(place: Rank, folder: str, steps: int, ahead: bool, stop_in: int | N
     }
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[World]:
-    with World(1) as world:
-        yield world
-
-
 @pytest.mark.parametrize(("ahead", "last"), [(False, 3), (True, 4)])
 def test_a_stop_saves_what_an_undisturbed_run_has_after_that_step(
     one: World, tmp_path: Path, ahead: bool, last: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from product import LAYERS, changed
+from product import LAYERS
+from tiny_recipe import changed
 
 Verdict = Literal["in place", "respawn", "ends"]
 

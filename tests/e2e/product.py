@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 import torch
 import yaml
+from tiny_recipe import TINY, changed
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
@@ -22,43 +22,10 @@ from runner.ledger.reader import read_run
 
 NVRX_RUN = str(Path(sys.executable).with_name("nvrx-run"))
 
-TINY: dict[str, Any] = {
-    "name": "tiny",
-    "model": {
-        "architecture": {
-            "model_type": "llama",
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 64,
-            "attention_dropout": 0.1,
-        },
-    },
-    "dataset": {"source": "embedded", "sequence_length": 32, "max_documents": 40},
-    "sharding": {"strategy": "fsdp", "wrap": "transformer_block"},
-    "training": {"steps": 12, "global_batch_size": 8, "micro_batch_size": 2, "precision": "fp32"},
-    "checkpoint": {"every": 4},
-    "recovery": {"layer": "none"},
-    "cluster": {"accelerator": "cpu", "processes_per_node": 2},
-}
 # Timeouts stay at their defaults, far above anything here: no test of this folder waits for one.
 LAYERS: dict[str, dict[str, Any]] = {
     name: {"layer": name} for name in ("none", "inprocess", "ft_launcher", "ft_launcher+inprocess")
 }
-
-
-def changed(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with dotted keys replaced."""
-    result = copy.deepcopy(base)
-    for dotted, value in changes.items():
-        *path, leaf = dotted.split(".")
-        section = result
-        for key in path:
-            section = section.setdefault(key, {})
-        section[leaf] = copy.deepcopy(value)
-    return result
 
 
 @dataclass

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 from fault_matrix import recovery_of
-from product import LAYERS, NVRX_RUN, Run, changed, left_behind, make_run, same
+from product import LAYERS, NVRX_RUN, Run, left_behind, make_run, same
+from tiny_recipe import changed
 
 from runner.errors import ExitCode
 

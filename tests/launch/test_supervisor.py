@@ -154,6 +154,8 @@ def test_stop_signal_saves_and_resumes(supervised, layer, number):
     assert code == 14, err
     assert re.search(r"stopped after step \d+", err)
     assert time.monotonic() - began < 10
+    said = re.sub(r"\x1b\[[0-9;]*m", "", run.log)
+    assert re.search(r"\[info +\] worker ends", said) and "[error" not in said  # it was asked for
     assert supervised(layer).wait()[0] == 0
     assert state.read_text() == str(expected())
 
