@@ -41,7 +41,7 @@ def test_the_table_shows_steps_loss_faults_saves_and_both_goodputs(tmp_path: Pat
         r" +1 +4 \(storage\)",
         text,
     )
-    assert re.search(r"step 4 +async +0\.50 s +2\.00 s +1\.0 MiB +committed", text)
+    assert re.search(r"step 4 +async +0\.50 s +2\.00 s +1 MiB +committed", text)
     assert "training goodput" in text and "infra goodput" in text
 
 
