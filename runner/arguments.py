@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from runner import __version__
-from runner.errors import ExitCode
+from runner.errors import ExitCode, InputError
 from runner.streams import OutputLost, complain, open_missing, write_out
 
 
@@ -56,3 +56,15 @@ def a_path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("a path is empty (of a variable that is not set?)")
     return Path(text)
+
+
+def working_folder() -> Path:
+    """Where relative paths start.
+
+    Raises:
+        InputError: it was removed meanwhile.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise InputError("the working folder is not there any more; cd to one that is") from None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.arguments import Parser
+from runner.arguments import Parser, working_folder
 from runner.errors import ExitCode, RunError
 from runner.streams import complain, write_out
 
@@ -142,6 +142,7 @@ def _write(args: argparse.Namespace, text: str) -> int:
 def _run(args: argparse.Namespace) -> int:
     from runner.launch.supervisor import run
 
+    working_folder()  # the run's paths start there
     loaded = _load(args)
     _refuse_what_is_installed(loaded)
     return run(loaded, verbose=args.verbose)
@@ -189,6 +190,7 @@ def _emit_schema(args: argparse.Namespace) -> int:
 
 def _emit_command(args: argparse.Namespace) -> int:
     loaded = _load(args)
+    working_folder()
     from runner.emit.launcher import command_text
     from runner.launch.place import visible_gpus
 

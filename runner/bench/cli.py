@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
-from runner.arguments import Parser, a_path
+from runner.arguments import Parser, a_path, working_folder
 from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
 from runner.bench.suite import Cell, Suite, cells_of, load_suite, parse_override
 from runner.errors import ExitCode, InputError, RunError
@@ -62,6 +62,7 @@ def _parser() -> Parser:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    working_folder()  # the cells' paths start there
     suite = load_suite(arguments.suite)
     out = arguments.out or Path("bench") / suite.name
     overrides = [parse_override(text) for text in arguments.overrides]

@@ -54,10 +54,15 @@ def own_rank() -> int:
     """This node's rank, as its cluster manager says or the user in `NODE_RANK`.
 
     Raises:
-        InputError: a leader is named, but no index.
+        InputError: a leader is named, but no index; or `NODE_RANK` is no rank.
     """
     pod = pod_identity(os.environ)
-    return pod.node_rank if pod is not None else int(os.environ.get("NODE_RANK", "0"))
+    if pod is not None:
+        return pod.node_rank
+    rank = os.environ.get("NODE_RANK") or "0"
+    if not (rank.isascii() and rank.isdecimal()):
+        raise InputError(f"NODE_RANK is {rank!r}; set it to 0 on the first node, 1 on the next, and so on")
+    return int(rank)
 
 
 def managed() -> bool:
@@ -79,6 +84,11 @@ def find_place(recipe: Recipe, *, say: Callable[[str], None], stop_requested: Ca
             # On one node nobody else needs to know the port, and runs side by side do not meet.
             return Place(0, f"127.0.0.1:{free_port('127.0.0.1')}", None)
         rank = own_rank()
+        if rank >= cluster.nodes:
+            last = cluster.nodes - 1
+            raise InputError(
+                f"NODE_RANK is {rank}, and cluster.nodes is {cluster.nodes}: the last node's is {last}"
+            )
         _check_port(recipe, leads=rank == 0)
         return Place(rank, None, None)
     endpoint = f"{pod.leader}:{cluster.rendezvous_port}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.arguments import working_folder
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.record import CommitRecord, Damaged, read_record, verify_sizes
 from runner.errors import ExitCode, InputError, RunError
@@ -52,7 +53,7 @@ def export(recipe: Recipe, step: str, output: str | None) -> int:
         InputError: no such checkpoint, or the folder is there already.
         RunError: NO_LOADABLE_CHECKPOINT where the checkpoint does not verify.
     """
-    recipe = resolve(recipe, cwd=Path.cwd())
+    recipe = resolve(recipe, cwd=working_folder())
     source = _find(CheckpointFolder(recipe.checkpoint_folder), step)
     number = int(source.name.removeprefix("step-"))
     target = Path(output) if output else recipe.run_folder / "export" / f"step-{number}"

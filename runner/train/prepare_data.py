@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from runner.arguments import Parser
+from runner.arguments import Parser, a_path, working_folder
 from runner.errors import ExitCode, InputError, RunError
+from runner.streams import complain, write_out
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "Fetch, tokenise and pack a recipe's data once, before the run.",
         "Exit codes: 0 done, 2 bad recipe or arguments; docs/exit-codes.md lists all.",
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="YAML recipe")
+    parser.add_argument("recipe", type=a_path, metavar="RECIPE", help="YAML recipe")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
                         help="override a setting; may be repeated")  # fmt: skip
     parser.add_argument("--verbose", action="store_true", help="tracebacks")
@@ -51,12 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         from runner.recipe.load import load_recipe
         from runner.recipe.resolve import resolve
 
-        recipe = resolve(load_recipe(args.recipe, args.overrides).recipe, cwd=Path.cwd())
+        recipe = resolve(load_recipe(args.recipe, args.overrides).recipe, cwd=working_folder())
         return _prepare(recipe)
     except RunError as error:
         if args.verbose:
             raise
-        print(f"nvrx-data: {error}", file=sys.stderr)
+        complain(f"nvrx-data: {error}")
         return int(error.exit_code)
 
 
@@ -70,17 +71,19 @@ def _prepare(recipe: Recipe) -> int:
     if recipe.model.name is not None and not Path(recipe.model.name).is_dir():
         with_backoff(lambda: _fetch_model(recipe))
     if is_streaming(recipe.dataset):
-        print("nvrx-data: the dataset is streamed while training: nothing to prepare but the model's files")
+        write_out(
+            "nvrx-data: the dataset is streamed while training: nothing to prepare but the model's files\n"
+        )
         return int(ExitCode.DONE)
     folder = packed_folder(recipe)
     if is_prepared(folder):
         reader = CacheReader(folder)
         reader.verify_all()
         state = "all of it verified" if reader.has_checksums else "by a version that kept no checksums"
-        print(f"nvrx-data: {folder}: prepared already, {state}")
+        write_out(f"nvrx-data: {folder}: prepared already, {state}\n")
         return int(ExitCode.DONE)
     index = with_backoff(lambda: pack(recipe, tokenizer, folder))
-    print(f"nvrx-data: {folder}: {index.tokens:,} tokens of {index.documents:,} documents")
+    write_out(f"nvrx-data: {folder}: {index.tokens:,} tokens of {index.documents:,} documents\n")
     return int(ExitCode.DONE)
 
 
@@ -116,9 +119,7 @@ def with_backoff(
             if attempt >= attempts:
                 raise RunError(f"{reason}, {attempts} times: {error}") from error
             wait = pause * (1 + random.random() / 2)  # others who were turned away come back at other times
-            print(
-                f"nvrx-data: {reason}; attempt {attempt + 1} of {attempts} in {wait:.0f} s", file=sys.stderr
-            )
+            complain(f"nvrx-data: {reason}; attempt {attempt + 1} of {attempts} in {wait:.0f} s")
             sleep(wait)
             pause *= 2
     raise AssertionError  # pragma: no cover - the loop has no end
@@ -163,7 +164,7 @@ def pack(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> CacheIndex:
     with _only_here(unfinished / "lock"):
         docs, kept = _noted(note, dtype.name)
         if docs:
-            print(f"nvrx-data: going on after {docs:,} documents", file=sys.stderr)
+            complain(f"nvrx-data: going on after {docs:,} documents")
         texts = iter(documents(recipe.dataset))
         for _ in itertools.islice(texts, docs):
             pass
@@ -256,7 +257,7 @@ class _bar:
             self._bar.update(self._task, completed=documents, description=f"{tokens:,} tokens")
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + 10
-            print(f"nvrx-data: {documents:,} documents, {tokens:,} tokens", file=sys.stderr, flush=True)
+            complain(f"nvrx-data: {documents:,} documents, {tokens:,} tokens")
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from recipes_for_tests import tiny
 
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, InputError, RunError
 from runner.launch.durable import write_durably
 from runner.launch.place import find_place, own_rank
 from runner.launch.run_folder import RunFolder
@@ -43,6 +43,21 @@ def test_pod_that_is_asked_to_leave_while_it_waits_for_the_leader_ends_as_preemp
     with pytest.raises(RunError, match="asked to stop") as stopped:
         find_place(recipe, say=lambda line: None, stop_requested=lambda: True)
     assert stopped.value.exit_code == ExitCode.PREEMPTED
+
+
+@pytest.mark.parametrize(
+    ("rank", "says"),
+    [
+        ("x", "NODE_RANK is 'x'; set it to 0 on the first"),
+        ("-1", "is '-1'"),
+        ("2", "NODE_RANK is 2, and cluster.nodes is 2"),
+    ],
+)
+def test_a_node_rank_that_is_none_is_named(rank: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_RANK", rank)
+    recipe = tiny(cluster={"nodes": 2, "leader": "127.0.0.1"})
+    with pytest.raises(InputError, match=says):
+        find_place(recipe, say=lambda line: None, stop_requested=lambda: False)
 
 
 def test_pods_whose_processes_have_the_same_number_write_one_file(

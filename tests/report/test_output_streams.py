@@ -161,3 +161,25 @@ def test_a_suite_given_as_a_recipe_is_told_apart(capsys: pytest.CaptureFixture[s
     assert call(cli.main, ("--validate", SUITE)) == 2
     findings = [line for line in capsys.readouterr().out.splitlines() if "error[" in line]
     assert len(findings) == 1 and "is a suite of nvrx-bench, not a recipe" in findings[0]
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments"),
+    [
+        (cli.main, (RECIPE,)),
+        (cli.main, ("--emit-command", RECIPE)),
+        (cli.main, ("--export", RECIPE, "latest")),
+        (bench.main, (SUITE, "--list")),
+    ],
+)
+def test_a_working_folder_that_was_removed_is_one_line(
+    main: Callable[[list[str]], int], arguments: tuple[str, ...], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert call(main, arguments) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.endswith("the working folder is not there any more; cd to one that is")
