@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from runner.arguments import Parser, working_folder
 from runner.errors import ExitCode, RunError
-from runner.streams import complain, write_out
+from runner.streams import complain, go_on_unread, write_out
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
@@ -142,6 +142,7 @@ def _write(args: argparse.Namespace, text: str) -> int:
 def _run(args: argparse.Namespace) -> int:
     from runner.launch.supervisor import run
 
+    go_on_unread()
     working_folder()  # the run's paths start there
     loaded = _load(args)
     _refuse_what_is_installed(loaded)

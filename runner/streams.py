@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from pathlib import Path
 
 from runner.errors import RunError
 
@@ -24,6 +25,14 @@ def open_missing() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
+def go_on_unread() -> None:
+    """For what runs to its end whether or not anybody reads: closed streams take what is printed, and lose it."""
+    open_missing()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of this process
 
 
 def write_out(text: str) -> None:

@@ -121,7 +121,11 @@ def _check(cells: Sequence[Cell], out: Path) -> dict[str, float]:
     complaints: dict[object, list[str]] = {}  # what is wrong -> in which cells
     words: dict[object, str] = {}
     draft = out / ".check.yaml"
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        draft.touch()
+    except OSError as error:
+        raise InputError(f"--out: {out} cannot be written: {error.strerror}; name another folder") from error
     try:
         for cell in cells:
             draft.write_text(cell.recipe, encoding="utf-8")

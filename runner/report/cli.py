@@ -7,7 +7,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,7 +84,8 @@ def _interval(text: str) -> float:
 def _report(arguments: argparse.Namespace) -> None:
     views = [view_run(folder) for folder in arguments.runs]
     if arguments.costs is not None:
-        _replace(arguments.costs, costs_json(views).encode())
+        with _writing("--costs", arguments.costs):
+            _replace(arguments.costs, costs_json(views).encode())
         write_out(f"costs: {arguments.costs}\n")
         return
     if arguments.json:
@@ -104,7 +106,24 @@ def _report(arguments: argparse.Namespace) -> None:
         return
     out = arguments.out or (views[0].folder / "report" if len(views) == 1 else Path("report"))
     refresh = max(1, round(arguments.watch)) if arguments.watch else 0
-    write_out(f"\nreport: {write_report(views, out, refresh=refresh)}\n")
+    with _writing("--out", out):
+        page = write_report(views, out, refresh=refresh)
+    write_out(f"\nreport: {page}\n")
+
+
+@contextmanager
+def _writing(option: str, path: Path) -> Iterator[None]:
+    """Turn what the file system says about `path` into one line.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{option}: {error.filename or path} cannot be written: {error.strerror}; name another place"
+        ) from error
 
 
 def costs_json(views: Sequence[RunView]) -> str:

@@ -183,3 +183,32 @@ def test_a_working_folder_that_was_removed_is_one_line(
     assert call(main, arguments) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.endswith("the working folder is not there any more; cd to one that is")
+
+
+def test_a_run_whose_streams_are_closed_opens_no_file_in_their_place(tmp_path: Path) -> None:
+    code = (
+        "import sys; from runner.streams import go_on_unread; go_on_unread(); print('lost'); sys.stdout.flush()\n"
+        "with open('opened', 'w') as file: file.write(str(file.fileno()))"
+    )
+    line = f'cd {tmp_path} && "$0" -c "$1" <&- >&- 2>&-'
+    subprocess.run(["bash", "-c", line, sys.executable, code], check=True, timeout=60)
+    assert int((tmp_path / "opened").read_text()) > 2
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments"),
+    [
+        (report.main, ("{run}", "--out")),
+        (report.main, ("{run}", "--costs")),
+        (bench.main, (SUITE, "--list", "--out")),
+        (cli.main, ("--emit-manifest", RECIPE, "-o")),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_one_line(
+    main: Callable[[list[str]], int], arguments: tuple[str, ...], run: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "file").touch()
+    assert call(main, (*arguments, f"{tmp_path}/file/below"), run=run) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "cannot be written: Not a directory" in error
