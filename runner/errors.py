@@ -5,6 +5,7 @@ Standard library only: every room may import this file.
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 
@@ -46,3 +47,17 @@ class InputError(RunError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ExitCode.BAD_RECIPE)
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether an error says that a disk, or the share of it that one may use, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def storage_error(error: OSError) -> RunError:
+    """A file or folder that cannot be used, as one line: which, why, and for a full disk its own exit code."""
+    where = f"{error.filename}: " if error.filename is not None else ""
+    what = where + (error.strerror or str(error) or type(error).__name__)
+    if no_room(error):
+        return RunError(f"{what}; make room, then run the same command", ExitCode.SAVE_FAILED)
+    return RunError(what)

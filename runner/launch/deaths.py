@@ -12,6 +12,7 @@ from runner.faults.records import FaultRecord, write_record
 from runner.launch.outcome import TIMED_OUT, Outcome
 from runner.launch.presence import WorkerSign
 from runner.launch.silence import hung_ranks
+from runner.streams import complain
 
 _PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended
 _SAME_DEATH = 3  # a worker that dies so often after the same step is not mended by another start
@@ -101,7 +102,7 @@ class Deaths:
                 what=str(death),
                 time=death.seen,
             )
-            write_record(self._folder, record)
+            self._write(record)
 
     def hopeless(self) -> str:
         """Why another start is no use: the same worker, after the same step, time after time. Else nothing."""
@@ -110,6 +111,14 @@ class Deaths:
             return ""
         rank, step = last[0]
         return f"no progress: rank {rank} died {_SAME_DEATH} times in a row after step {step}"
+
+    def _write(self, record: FaultRecord) -> None:
+        try:
+            write_record(self._folder, record)
+        except OSError as error:  # the death itself is known, and decides
+            complain(
+                f"nvrx-run: what is known about a fault cannot be written: {self._folder}: {error.strerror}"
+            )
 
     def _said(self, local_rank: int) -> list[bytes]:
         pattern = rb"failed \(exitcode: (-?\d+)\) local_rank: %d \(pid: \d+\)" % local_rank

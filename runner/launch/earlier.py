@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 
 from runner.launch.control import Control
-from runner.launch.outcome import Outcome, outcome_folder, read_outcome
+from runner.launch.lastword import last_words
+from runner.launch.outcome import Outcome, outcome_folder, parse_outcome, read_outcome
 from runner.launch.process import started_at
 
 _LIST = "earlier.json"
@@ -39,13 +40,12 @@ def earlier_launches(run_folder: Path, control: Control) -> frozenset[str]:
     return frozenset(path.name for path in _files(run_folder) if path.stat().st_mtime < since)
 
 
-def decisive(run_folder: Path, earlier: frozenset[str]) -> Outcome | None:
+def decisive(run_folder: Path, control: Control, earlier: frozenset[str]) -> Outcome | None:
     """The first decisive outcome of this launch, by any node."""
-    folder = outcome_folder(run_folder)
-    if not folder.is_dir():
-        return None
-    names = [path for path in folder.glob("[!.]*.json") if path.name not in earlier]
-    found = map(read_outcome, names)
+    names = [path for path in outcome_folder(run_folder).glob("[!.]*.json") if path.name not in earlier]
+    found = [read_outcome(path) for path in names]
+    if control.folder is not None:  # the full disk that kept a worker from writing there
+        found += map(parse_outcome, last_words(control.folder).values())
     return min(
         (one for one in found if one is not None and one.decisive),
         key=lambda outcome: outcome.time,

@@ -9,11 +9,12 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from runner.errors import ExitCode
 from runner.launch.durable import write_durably
+from runner.launch.lastword import ROOM, LastWord, last_words
 
 # These end the run whatever the recovery layer is: a restart would meet the same again, or is not allowed any more.
 DECISIVE = frozenset(
@@ -71,17 +72,36 @@ def outcome_folder(run_folder: Path) -> Path:
     return run_folder / "outcome"
 
 
-def write_outcome(run_folder: Path, outcome: Outcome) -> None:
-    """Record what this worker ended with."""
+def write_outcome(run_folder: Path, outcome: Outcome, last_word: LastWord | None = None) -> None:
+    """Record what this worker ended with: in the run's folder, else in the room that it has reserved on its node.
+
+    Raises:
+        OSError: neither can be written.
+    """
     name = f"{outcome.attempt}-rank{outcome.rank}-{os.getpid()}.json"
-    write_durably(outcome_folder(run_folder) / name, json.dumps(asdict(outcome)))
+    text = json.dumps(asdict(outcome))
+    try:
+        write_durably(outcome_folder(run_folder) / name, text)
+    except OSError:
+        if len(text) > ROOM:
+            text = json.dumps(asdict(replace(outcome, traceback="", message=outcome.message[:1000])))
+        if last_word is None or not last_word.write(text):
+            raise
 
 
 def read_outcome(path: Path) -> Outcome | None:
     """The outcome in a file; None where it is not a worker's: those are written whole."""
     try:
-        return Outcome(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        return parse_outcome(path.read_bytes())
+    except OSError:
+        return None
+
+
+def parse_outcome(text: bytes) -> Outcome | None:
+    """The outcome that a worker wrote; None where it is something else, or only half of it."""
+    try:
+        return Outcome(**json.loads(text))
+    except (ValueError, TypeError):
         return None
 
 
@@ -89,12 +109,16 @@ class OutcomeReader:
     """Reads the outcomes that are written after it was made, by any node.
 
     What is there at that moment is of earlier launches, whatever the nodes' clocks say.
+
+    Args:
+        run_folder: of the run.
+        control: the node's control folder, where workers write that could not write there.
     """
 
-    def __init__(self, run_folder: Path) -> None:
-        self._folder = outcome_folder(run_folder)
+    def __init__(self, run_folder: Path, control: Path | None = None) -> None:
+        self._folder, self._control = outcome_folder(run_folder), control
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._earlier = frozenset(self._names())
+        self._earlier = frozenset((*self._names(), *self._words()))
         self._read: dict[str, Outcome] = {}
         self._unreadable: set[str] = set()
 
@@ -107,7 +131,13 @@ class OutcomeReader:
                     self._unreadable.add(name)
                 else:
                     self._read[name] = outcome
+        for name, text in self._words().items():
+            if name not in self._earlier and (said := parse_outcome(text)) is not None:
+                self._read[name] = said
         return sorted(self._read.values(), key=lambda outcome: outcome.time)
+
+    def _words(self) -> dict[str, bytes]:
+        return last_words(self._control) if self._control is not None else {}
 
     def _names(self) -> list[str]:
         return [name for name in os.listdir(self._folder) if not name.startswith(".")]  # noqa: PTH208 - names

@@ -6,6 +6,7 @@ within a poll, whoever reaps the process. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -70,8 +71,9 @@ class Presence:
         """This start of the workers has finished a step."""
         if self._control is not None:
             draft = self._control / f"progress-{os.getpid()}"
-            draft.write_text(str(self._restart))
-            draft.replace(self._control / _PROGRESS)
+            with contextlib.suppress(OSError):  # a full disk: all it costs is a pause before a later start
+                draft.write_text(str(self._restart))
+                draft.replace(self._control / _PROGRESS)
 
     def failed_starts(self) -> int:
         """Starts of this node's workers, right before this one, that ended without a finished step."""
@@ -79,7 +81,7 @@ class Presence:
             return 0
         try:
             last = int((self._control / _PROGRESS).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # none so far, or no room for it
             last = -1
         return max(0, self._restart - 1 - last)
 

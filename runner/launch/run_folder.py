@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from runner.errors import ExitCode, InputError, RunError
+from runner.errors import ExitCode, InputError, RunError, no_room
 from runner.launch.durable import write_durably
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
@@ -37,7 +37,7 @@ class RunFolder:
 
     Raises:
         InputError: the folder cannot be made or written, or another command uses it.
-        RunError: another command still uses it after `patience`.
+        RunError: another command still uses it after `patience`; the disk is full.
     """
 
     def __init__(self, recipe: Recipe, node_rank: int, *, patience: float = 0.0) -> None:
@@ -50,6 +50,11 @@ class RunFolder:
             self.logs.mkdir(exist_ok=True)
             self._lock = self._locked(self.path / f".lock-node{node_rank}", patience)
         except OSError as error:
+            if no_room(error):
+                raise RunError(
+                    f"output.folder: {self.path}: {error.strerror}; make room, then run the same command",
+                    ExitCode.SAVE_FAILED,
+                ) from error
             raise InputError(
                 f"output.folder: {self.path} cannot be used: {error.strerror or error}; "
                 "name a folder that can be written"

@@ -14,11 +14,12 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from runner.checkpoint.shm import remove_leftovers
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, RunError, no_room
 from runner.launch import children
 from runner.launch.budget import WindowBudget
 from runner.launch.control import CONTROL, RUN_FOLDER, RUN_ID, TERMINAL, VERBOSE, Control
 from runner.launch.deaths import Deaths
+from runner.launch.durable import probe
 from runner.launch.earlier import note_earlier_launches
 from runner.launch.forks import fork_server
 from runner.launch.outcome import Outcome, OutcomeReader
@@ -34,6 +35,7 @@ from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
 from runner.recipe.resolve import resolve
+from runner.streams import complain
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
@@ -145,7 +147,7 @@ class Session:
         recipe_path = run_folder.write_recipe()
         argv = self._place.argv(self._recipe, recipe_path)
         remove_leftovers(run_folder.run_id)  # of a launch whose machine was switched off
-        outcomes = OutcomeReader(run_folder.path)
+        outcomes = OutcomeReader(run_folder.path, self._control.folder)
         note_earlier_launches(run_folder.path, self._control)
         ledger = LedgerWriter(run_folder.path, rank=-1, life=f"launch-{self._began:.0f}")
         ledger.record(LaunchStarted(argv, self._recipe.recovery.layer, _versions()))
@@ -163,8 +165,27 @@ class Session:
             ledger.record(LaunchEnded(verdict.exit_code))
             ledger.close()
         if verdict.exit_code == ExitCode.DONE and self._place.node_rank == 0:
+            self._mark_finished(run_folder)
+        return self._with_room(verdict, run_folder), log
+
+    def _mark_finished(self, run_folder: RunFolder) -> None:
+        try:
             run_folder.mark_finished()
-        return verdict, log
+        except OSError as error:
+            _say(
+                f"the run is done, which the next command has to find out: {error.filename}: {error.strerror}"
+            )
+
+    def _with_room(self, verdict: Verdict, run_folder: RunFolder) -> Verdict:
+        """A crash for which there may be no record, on a disk that is full: to start again needs room first."""
+        if verdict.exit_code != ExitCode.CRASHED:
+            return verdict
+        error = probe(run_folder.path)
+        if error is None or not no_room(error):
+            return verdict
+        remedy = "make room, then run the same command"
+        message = f"{run_folder.path}: {error.strerror}; {remedy} (besides: {verdict.message})"
+        return Verdict(int(ExitCode.SAVE_FAILED), message, verdict.traceback)
 
     def _supervised(
         self,
@@ -304,11 +325,11 @@ class Session:
     def _report(self, verdict: Verdict, run_folder: RunFolder, log: Path) -> None:
         if verdict.exit_code != ExitCode.DONE:
             if self._verbose and verdict.traceback:
-                sys.stderr.write(verdict.traceback)
-            print(f"nvrx-run: {verdict.message}", file=sys.stderr)
+                complain(verdict.traceback)
+            _say(verdict.message)
             # Only what nobody foresaw needs more than the sentence above.
             if not self._verbose and verdict.exit_code == ExitCode.CRASHED:
-                print(f"nvrx-run: details in {log} (or --verbose)", file=sys.stderr)
+                _say(f"details in {log} (or --verbose)")
         if self._place.node_rank == 0:
             self._summary(run_folder)
 
@@ -340,7 +361,7 @@ def _program(launcher: str) -> list[str]:
 
 
 def _say(line: str) -> None:
-    print(f"nvrx-run: {line}", file=sys.stderr, flush=True)
+    complain(f"nvrx-run: {line}")
 
 
 def _versions() -> dict[str, str]:
@@ -359,8 +380,9 @@ def _follow(path: Path) -> Callable[[], None]:
     def lines() -> Iterator[None]:
         with path.open("rb") as file:
             while True:
-                sys.stderr.buffer.write(file.read())
-                sys.stderr.buffer.flush()
+                with contextlib.suppress(OSError):  # nobody reads it any more; the file has it
+                    sys.stderr.buffer.write(file.read())
+                    sys.stderr.buffer.flush()
                 yield
 
     reader = lines()

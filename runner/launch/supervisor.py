@@ -19,10 +19,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, RunError, storage_error
 from runner.launch.children import kill_descendants
 from runner.launch.process import adopt_orphans
 from runner.launch.terminal import append_to_files
+from runner.streams import complain
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
@@ -81,9 +82,7 @@ def _wait(child: int, signals: frozenset[signal.Signals], recipe: Recipe) -> int
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         _clean_up_after_supervisor(recipe)
-        print(
-            f"nvrx-run: the supervisor was killed (signal {-code}); its workers were stopped", file=sys.stderr
-        )
+        complain(f"nvrx-run: the supervisor was killed (signal {-code}); its workers were stopped")
         return int(ExitCode.CRASHED)
     return code
 
@@ -103,7 +102,7 @@ def _clean_up_after_supervisor(recipe: Recipe) -> None:
     except (
         RunError
     ) as error:  # the next command has the folder already, or cannot use it either; it removes them
-        print(f"nvrx-run: shared memory of the run is left as it is: {error}", file=sys.stderr)
+        complain(f"nvrx-run: shared memory of the run is left as it is: {error}")
 
 
 def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int) -> int:
@@ -116,7 +115,13 @@ def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int) 
     except RunError as error:
         if verbose:
             traceback.print_exc()
-        print(f"nvrx-run: {error}", file=sys.stderr)
+        complain(f"nvrx-run: {error}")
         return int(error.exit_code)
+    except OSError as error:
+        if verbose:
+            traceback.print_exc()
+        failure = storage_error(error)
+        complain(f"nvrx-run: {failure}")
+        return int(failure.exit_code)
     finally:
         kill_descendants()

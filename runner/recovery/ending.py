@@ -14,11 +14,13 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, RunError, no_room
 from runner.faults.records import FaultRecord, read_records, write_record
+from runner.launch.lastword import LastWord
 from runner.launch.outcome import DECISIVE, TIMED_OUT, Outcome, write_outcome
 from runner.launch.silence import waits_for_peers
 from runner.recovery.life import ProcessLife
+from runner.streams import complain
 
 
 class WorkerExit(RuntimeError):
@@ -48,6 +50,20 @@ def describe(error: BaseException) -> str:
     text = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {text[:500]}" if text else name
+
+
+def disk_full(rank: int, step: int, error: OSError, folder: Path) -> Ending:
+    """The end of a run for want of room: a restart would meet the same disk.
+
+    Args:
+        rank, step: whose error it is, and what it had finished.
+        error: what was raised.
+        folder: of the run; taken for the place where the error does not name one.
+    """
+    where = f"rank {rank} after step {step}: {error.filename or folder}: {error.strerror}"
+    text = "".join(traceback.format_exception(error))
+    message = f"{where}; make room, then run the same command"
+    return Ending(int(ExitCode.SAVE_FAILED), message, final=True, traceback=text)
 
 
 _LOST_PEER = re.compile(
@@ -114,9 +130,22 @@ class Coroner:
         layer: name of the recovery layer.
         earlier: names of records of earlier launches, which do not count as repeated.
         restart: how often the launcher has restarted the workers.
+        last_word: where the outcome goes if the run's folder cannot be written.
+
+    Attributes:
+        silenced: the outcome could be written nowhere.
     """
 
-    def __init__(self, run_folder: Path, layer: str, earlier: frozenset[str], restart: int = 0) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        layer: str,
+        earlier: frozenset[str],
+        restart: int = 0,
+        last_word: LastWord | None = None,
+    ) -> None:
+        self.silenced = False
+        self._last_word = last_word
         self._folder = run_folder
         self._layer = layer
         self._earlier = earlier
@@ -132,11 +161,14 @@ class Coroner:
         """An exception left the training function.
 
         Errors with a final exit code end the run, and so does an exception like that of the fault before it, with no
-        new step finished between the two: a restart cannot mend what it has just failed to mend.
+        new step finished between the two: a restart cannot mend what it has just failed to mend. Nor does it make
+        room on a disk.
         """
         text = "".join(traceback.format_exception(error))
         if isinstance(error, RunError) and error.exit_code in DECISIVE:
             return Ending(int(error.exit_code), str(error), final=True, traceback=text)
+        if isinstance(error, OSError) and no_room(error):
+            return disk_full(life.rank, life.step, error, self._folder)
         consequence = life.over or lost_a_peer(error)
         record = FaultRecord(
             kind="exception",
@@ -198,12 +230,14 @@ class Coroner:
             try:
                 write()
             except (OSError, RuntimeError) as error:  # a full disk must not hide the fault itself
-                sys.stderr.write(f"what is known about a fault cannot be written: {error}\n")
+                complain(f"what is known about a fault cannot be written: {error}")
 
     def close(self) -> None:
         """Wait until what is known is written; at most half a minute."""
         self._queue.put(None)
         self._writer.join(30)
+        if self._last_word is not None:
+            self._last_word.close()
 
     def conclude(self, life_or_rank: ProcessLife | int, ending: Ending) -> None:
         """Write the outcome of this worker process."""
@@ -211,19 +245,23 @@ class Coroner:
             rank, step, attempt = life_or_rank, 0, f"none-{time.time_ns()}"
         else:
             rank, step, attempt = life_or_rank.rank, life_or_rank.step, life_or_rank.attempt
-        write_outcome(
-            self._folder,
-            Outcome(
-                exit_code=ending.exit_code,
-                message=ending.message,
-                rank=rank,
-                step=step,
-                attempt=attempt,
-                restart=self._restart,
-                consequence=ending.consequence,
-                traceback=ending.traceback,
-            ),
+        outcome = Outcome(
+            exit_code=ending.exit_code,
+            message=ending.message,
+            rank=rank,
+            step=step,
+            attempt=attempt,
+            restart=self._restart,
+            consequence=ending.consequence,
+            traceback=ending.traceback,
         )
+        try:
+            write_outcome(self._folder, outcome, self._last_word)
+        except (
+            OSError
+        ) as error:  # the supervisor sees the process vanish, and its exit status in the launcher's log
+            self.silenced = True
+            complain(f"what rank {rank} ended with cannot be written: {error}")
 
 
 def _dump_flight_recorder(folder: Path, attempt: str, rank: int) -> None:

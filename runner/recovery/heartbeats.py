@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from runner.recovery.nvrx import connect_to_rank_monitor
+from runner.streams import complain
 
 
 class Heartbeats:
@@ -25,8 +26,14 @@ class Heartbeats:
     def __init__(self, stacks: Path, alarm: timedelta) -> None:
         self._client = connect_to_rank_monitor()
         self._lock = threading.Lock()
-        stacks.parent.mkdir(parents=True, exist_ok=True)
-        self._stacks: TextIO = stacks.open("w")
+        self._stacks: TextIO | None = None
+        try:
+            stacks.parent.mkdir(parents=True, exist_ok=True)
+            self._stacks = stacks.open("w")
+        except OSError as error:  # a full disk must not end a run that could go on
+            complain(
+                f"the stacks of this rank will be unknown if it falls silent: {stacks}: {error.strerror}"
+            )
         self._path = stacks
         self._alarm = alarm.total_seconds()
 
@@ -34,13 +41,16 @@ class Heartbeats:
         """Tell the monitor that this rank goes on."""
         with self._lock:
             self._client.send_heartbeat()
-        faulthandler.dump_traceback_later(self._alarm, file=self._stacks)
+        if self._stacks is not None:
+            faulthandler.dump_traceback_later(self._alarm, file=self._stacks)
 
     def close(self) -> None:
         """Close the connection; the file stays where something was written."""
         faulthandler.cancel_dump_traceback_later()
         with self._lock:
             self._client.shutdown_workload_monitoring()
+        if self._stacks is None:
+            return
         self._stacks.close()
         if self._path.exists() and self._path.stat().st_size == 0:
             self._path.unlink()

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.distributed import DistError
 
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, RunError, no_room
 from runner.launch.budget import startup_pause
 from runner.launch.children import mark_children
 from runner.launch.control import Control
 from runner.launch.earlier import decisive, earlier_launches
+from runner.launch.lastword import LastWord
 from runner.launch.presence import Presence
 from runner.launch.process import started_at
 from runner.recipe.derived import uses_gpus
 from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
 from runner.recovery.direct import run_direct
-from runner.recovery.ending import Coroner, Ending, describe
+from runner.recovery.ending import Coroner, Ending, describe, disk_full
 from runner.recovery.ranks import RankFacts
 from runner.recovery.setup import WorkerSetup
+from runner.streams import complain
 from runner.train.ports import Life, LifeLedger
 
 # What NVRx needs in the environment before the first process group (see docs/recovery.md).
@@ -41,12 +42,13 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
     facts = RankFacts.from_environment()
     control = Control.from_environment()
     earlier = earlier_launches(recipe.run_folder, control)
-    verdict = decisive(recipe.run_folder, earlier)
+    verdict = decisive(recipe.run_folder, control, earlier)
     if verdict is not None:  # a launcher that knows nothing of it started this process once more
         log.info("nothing left to do", reason=verdict.message)
         return
     mark_children()
-    coroner = Coroner(recipe.run_folder, recipe.recovery.layer, earlier, facts.restart)
+    last_word = LastWord(control.folder)
+    coroner = Coroner(recipe.run_folder, recipe.recovery.layer, earlier, facts.restart, last_word)
     presence = Presence(control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -77,13 +79,19 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
         what = f"rank {facts.rank} did not meet the other ranks: {describe(error)}"
         ending = Ending(int(ExitCode.CRASHED), what, final=False, consequence=facts.rank != 0)
         coroner.conclude(facts.rank, ending)
+    except OSError as error:  # before its first life
+        if not no_room(error):
+            raise
+        ending = disk_full(facts.rank, 0, error, recipe.run_folder)
+        coroner.conclude(facts.rank, ending)
     coroner.close()
-    presence.leave()
+    if not coroner.silenced:
+        presence.leave()
     if ending is not None:
         say = log.info if ending.exit_code == ExitCode.PREEMPTED else log.error  # a stop was asked for
         say("worker ends", rank=facts.rank, reason=ending.message, exit_code=ending.exit_code)
         if ending.traceback:
-            print(ending.traceback, file=sys.stderr, flush=True)
+            complain(ending.traceback)
         # Under a supervisor, which reads the outcome: a failed worker would make the launcher kill the ranks that are
         # still leaving.
         raise SystemExit(0 if ending.exit_code == ExitCode.PREEMPTED and control.folder else ending.exit_code)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
+import os
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from runner.recipe.output import OutputSection
+from runner.streams import complain
 
 
 def configure(output: OutputSection, folder: Path, rank: int) -> structlog.stdlib.BoundLogger:
@@ -22,8 +26,7 @@ def configure(output: OutputSection, folder: Path, rank: int) -> structlog.stdli
         folder: the run's folder; lines are appended to `logs/rank-<rank>.jsonl`.
         rank: only rank 0 writes to standard output.
     """
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
-    stream = (folder / "logs" / f"rank-{rank}.jsonl").open("a", buffering=1, encoding="utf-8")
+    stream = _LogFile(folder / "logs" / f"rank-{rank}.jsonl")
     level = getattr(logging, output.log_level.upper())
     structlog.configure(
         processors=[
@@ -48,17 +51,40 @@ def _console(output: OutputSection) -> Any:
     return structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty(), pad_event_to=0, sort_keys=False)
 
 
+class _LogFile:
+    """A file of JSON lines. A full or lost disk takes lines, and nothing else: training could go on without them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: io.FileIO | None = None
+        self._torn = self._told = False
+
+    def write(self, event: EventDict) -> None:
+        """Append a line; what is lost is told once, on standard error."""
+        line = json.dumps(event, default=str).encode() + b"\n"
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = io.FileIO(self._path, "a")
+            data = b"\n" + line if self._torn else line
+            written = self._file.write(data) or 0
+            self._torn = written < len(data)
+            if self._torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                complain(f"log lines are lost: {self._path}: {error.strerror}")
+
+
 class _Fork:
     """The last processor: the line to the file, and to the console where this rank has one."""
 
-    def __init__(self, stream: TextIO, console: Any) -> None:
-        self._stream, self._console = stream, console
+    def __init__(self, file: _LogFile, console: Any) -> None:
+        self._file, self._console = file, console
 
     def __call__(self, logger: WrappedLogger, name: str, event: EventDict) -> str:
-        try:
-            self._stream.write(json.dumps(event, default=str) + "\n")
-        except OSError as error:  # a full disk must not end a run that could go on
-            sys.stderr.write(f"log line lost: {error}\n")
+        self._file.write(event)
         if self._console is not None:
             event.pop("rank", None)
             self._show(self._console(logger, name, event))
@@ -71,4 +97,4 @@ class _Fork:
             sys.stdout.flush()
         except OSError as error:
             self._console = None
-            self._stream.write(json.dumps({"event": "standard output is gone", "reason": str(error)}) + "\n")
+            self._file.write({"event": "standard output is gone", "reason": str(error)})

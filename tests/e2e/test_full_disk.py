@@ -1,14 +1,16 @@
-"""A disk that fills up in the middle of a save ends the run with its own code, whatever the layer; space mends it."""
+"""A disk that fills up, in a save or at any other time, ends the run with its own code; space mends it."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fault_matrix import FULL_DISK, recovery_of
-from product import Run, make_run, same
+from product import NVRX_RUN, Run, left_behind, make_run, same
 
 
 def mount(folder: Path, options: str) -> None:
@@ -28,6 +30,38 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"a small disk cannot be mounted here (root needed): {error}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True)
+
+
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_disk_that_fills_while_training_leaves_no_room_for_any_word_and_the_code_is_still_right(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """Nothing can be written: no log, no ledger, no fault record, no outcome, and no checkpoint in the end."""
+    mount(small_disk, "remount,size=8m")
+    folder = small_disk / "run"
+    settings = {"output.folder": str(folder), "training.steps": 400, "checkpoint.every": 40}
+    run = Run(make_run(tmp_path, settings).recipe, folder)
+    command = subprocess.Popen(
+        [NVRX_RUN, str(run.recipe)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    end = time.monotonic() + 100
+    while command.poll() is None and b'"StepEnded"' not in b"".join(
+        path.read_bytes() for path in folder.glob("ledger/rank-*.jsonl")
+    ):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    fill(small_disk)
+    _, said = command.communicate(timeout=150)
+    assert command.returncode == 13, said
+    assert "Traceback" not in said
+    assert "No space left on device" in said.splitlines()[-1]
+    assert not list(folder.glob("outcome/*"))
+    assert left_behind(folder) == []
 
 
 @pytest.mark.slow

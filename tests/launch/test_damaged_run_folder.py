@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tinylab import recipe_text
 
+from runner.launch.control import Control
 from runner.launch.earlier import decisive
 from runner.launch.outcome import Outcome, OutcomeReader, outcome_folder, write_outcome
 from runner.launch.run_folder import RunFolder
@@ -35,7 +36,7 @@ def test_a_file_that_is_no_outcome_is_left_aside(tmp_path: Path, content: str) -
     (outcome_folder(tmp_path) / "strange.json").write_text(content)
     write_outcome(tmp_path, Outcome(exit_code=12, message="no progress", rank=1, step=3, attempt="a"))
     assert [outcome.rank for outcome in reader.outcomes()] == [1]
-    found = decisive(tmp_path, frozenset())
+    found = decisive(tmp_path, Control(None), frozenset())
     assert found is not None and found.exit_code == 12
 
 

@@ -30,13 +30,13 @@ def test_an_earlier_launch_is_told_by_its_files_not_by_its_clock(tmp_path: Path)
     note_earlier_launches(tmp_path, control)
     earlier = earlier_launches(tmp_path, control)
     assert reader.outcomes() == []
-    assert decisive(tmp_path, earlier) is None
+    assert decisive(tmp_path, control, earlier) is None
     assert read_records(tmp_path, without=earlier) == []
     new = outcome(ExitCode.SAVE_FAILED, "new", BEHIND)
     write_outcome(tmp_path, new)
     write_record(tmp_path, FaultRecord("exception", 0, 3, "none", "new", "ValueError", time=BEHIND))
     assert reader.outcomes() == [new]
-    assert decisive(tmp_path, earlier) == new
+    assert decisive(tmp_path, control, earlier) == new
     assert [record.attempt for record in read_records(tmp_path, without=earlier)] == ["new"]
 
 
