@@ -42,6 +42,10 @@ class RunError(Exception):
         self.exit_code = exit_code
 
 
+class PeerMissingError(RunError):
+    """Another rank did not come to an agreement in time, which is that rank's fault and not that of who says so."""
+
+
 class InputError(RunError):
     """The recipe, or something that it names, is wrong and a retry cannot help (exit code 2)."""
 

@@ -30,6 +30,8 @@ CASES: dict[str, Case] = {
     "R112": (FT, (
         "recovery.ft_launcher={rank_heartbeat_timeout: 5s, workload_check_interval: 10s, term_timeout: 10m}",
     )),
+    "R113": (SYNC, ("recovery.start_timeout=20m",)),
+    "R114": (FT, ("recovery.start_timeout=26m", "recovery.rendezvous_timeout=30m")),
     "R120": (SYNC, ("checkpoint.write_timeout=3m",)),
     "R121": (SYNC, ("checkpoint.load_timeout=200s",)),
     "R122": (INPROCESS, ("checkpoint.mode=sync",)),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, PeerMissingError, RunError
 from runner.train.ports import Life
 
 _FIRST_PAUSE = 0.0005
@@ -61,7 +61,7 @@ class Exchange:
         """The value of a key as soon as there is one.
 
         Raises:
-            RunError: none within `timeout`.
+            PeerMissingError: none within `timeout`.
         """
         end = time.monotonic() + timeout.total_seconds()
         pause = _FIRST_PAUSE
@@ -70,7 +70,7 @@ class Exchange:
             if value is not None:
                 return value
             if time.monotonic() > end:
-                raise RunError(f"checkpoint: rank {self.rank} waited {timeout} for {what} in vain")
+                raise PeerMissingError(f"checkpoint: rank {self.rank} waited {timeout} for {what} in vain")
             self._beat()
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import torch
 
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
-from runner.checkpoint.preparation import MEET_TIMEOUT, Preparation
+from runner.checkpoint.preparation import Preparation
 from runner.checkpoint.restore import Restorer
 from runner.checkpoint.retention import Retention
 from runner.checkpoint.running import RunningSave, failure
@@ -30,6 +31,8 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings
 from runner.train.ports import Ledger, Life, TrainState
 
+_MARGIN = timedelta(seconds=30)
+_FAREWELL = timedelta(minutes=5)  # longest wait for the others at the end of the run
 _LEAVE_PATIENCE = 5.0  # seconds that an abandoned save may take to notice when the process leaves
 _DELETE_PATIENCE = (
     15.0  # seconds that the end of a run waits for deletions; a pod that leaves has not much longer
@@ -50,8 +53,9 @@ def build_checkpointer(recipe: Recipe, ledger: Ledger, log: Log, *, device: torc
     default = f"{recipe.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     respawns = ft_launcher_settings(recipe.recovery) is not None
     return Manager(
-        recipe.checkpoint, folder, current_run_id(default), ledger, log, device, successors=respawns
-    )
+        recipe.checkpoint, folder, current_run_id(default), ledger, log, device, successors=respawns,
+        skew=2 * recipe.recovery.start_timeout + _MARGIN,  # data and model; a rank that hangs there goes first
+    )  # fmt: skip
 
 
 class Manager:
@@ -63,6 +67,7 @@ class Manager:
         run_id: names this run's shared memory on the node.
         device: where the state is.
         successors: whether a respawned worker may go on from this one's snapshots.
+        skew: longest wait for the other ranks at the start of a life.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Manager:
         device: torch.device,
         *,
         successors: bool = True,
+        skew: timedelta = timedelta(minutes=5),
     ) -> None:
         self._section = section
         self._ledger = ledger
@@ -83,7 +89,9 @@ class Manager:
         self._retention = Retention(self._folder, section, log)
         self._writing = Writing(section, log, self._beat)
         self._saves = RunningSave(section, self._writing, ledger, log, self._beat)
-        self._prepared = Preparation(section, run_id, device, self._writing, log, successors=successors)
+        self._prepared = Preparation(
+            section, run_id, device, self._writing, log, successors=successors, skew=skew
+        )
         self._save_pending = False  # the running copy becomes a save once it is complete
         self._stalled = 0.0
         self._updates = 0
@@ -253,9 +261,7 @@ class Manager:
             self._exchange.put(f"finished/{self._life.rank}", True)
             return
         for peer in range(1, self._life.world_size):
-            self._exchange.wait(
-                f"finished/{peer}", MEET_TIMEOUT, f"rank {peer} to see its last save committed"
-            )
+            self._exchange.wait(f"finished/{peer}", _FAREWELL, f"rank {peer} to see its last save committed")
         if self._retention.wait(_DELETE_PATIENCE, self._beat):
             self._retention.sweep()  # what writers of abandoned saves have made since the start
         else:

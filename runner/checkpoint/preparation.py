@@ -21,8 +21,6 @@ from runner.errors import RunError
 from runner.recipe.checkpoint import CheckpointSection
 from runner.train.ports import Life, TrainState
 
-MEET_TIMEOUT = timedelta(minutes=5)  # the ranks' start-up skew
-
 
 class Preparation:
     """The prepared parts; `prepare` renews them at the start of a life.
@@ -31,6 +29,7 @@ class Preparation:
         run_id: names this run's shared memory on the node.
         device: where the state is.
         successors: whether a respawned worker may go on from this one's snapshots.
+        skew: longest wait for the other ranks, which are still building their model.
         writing: the buffers' other reader; its writer process is ended where buffers are made anew.
 
     Attributes:
@@ -54,7 +53,9 @@ class Preparation:
         log: Any,
         *,
         successors: bool,
+        skew: timedelta,
     ) -> None:
+        self._skew = skew
         self._section = section
         self._run_id = run_id
         self._device = device
@@ -101,7 +102,7 @@ class Preparation:
         mine = self._known[2]
         self._layouts[mine] = layout
         digests = exchange.gather(
-            "layout-digest", [mine, self._planned is not None], MEET_TIMEOUT, "the layout"
+            "layout-digest", [mine, self._planned is not None], self._skew, "the layout"
         )
         order = [digest for digest, _ in digests]
         if self._planned is not None and self._planned[0] == (rank, order):
@@ -111,7 +112,7 @@ class Preparation:
         exchange.put(f"layout/{rank}", layout.to_json())
         for other, digest in enumerate(order):
             if digest not in self._layouts:
-                sent = exchange.wait(f"layout/{other}", MEET_TIMEOUT, f"the layout of rank {other}")
+                sent = exchange.wait(f"layout/{other}", self._skew, f"the layout of rank {other}")
                 self._layouts[digest] = Layout.from_json(sent)
         shards = shards_to_write([self._layouts[digest] for digest in order], rank)
         files = plan_files(shards, rank, self._section.writer_threads)

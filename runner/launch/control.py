@@ -14,6 +14,7 @@ RUN_FOLDER = "NVRX_RUN_FOLDER"  # marks every process of a run as belonging to i
 CONTROL = "NVRX_RUN_CONTROL"  # folder on this node, private to one supervisor
 TERMINAL = "NVRX_RUN_TERMINAL"  # what rank 0 writes its log to, instead of the launcher's output
 WORKER = "NVRX_RUN_WORKER"  # process id of the worker that started a process; see `supervisor`
+START_TIMEOUT = "NVRX_RUN_START_TIMEOUT"  # seconds; what a worker needs of the recipe before it reads it
 VERBOSE = "NVRX_RUN_VERBOSE"  # "1": tracebacks are shown
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from runner.faults.records import FaultRecord, write_record
 from runner.launch.outcome import TIMED_OUT, Outcome
+from runner.launch.overdue import Overdue
 from runner.launch.presence import WorkerSign
-from runner.launch.silence import hung_ranks
+from runner.launch.silence import Silent, hung_ranks
 from runner.streams import complain
 
 _PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended
@@ -27,6 +28,7 @@ class Death:
         rank: whose fault it was: the dead one's own, or that of another which hung.
         hung: that rank kept the others waiting until they gave up, or the launcher did; it did not end by itself.
         status: `SIGKILL`, `exit code 1`; empty while, or where, the launcher does not say.
+        overdue: what it hung in, where it was killed because its start took too long.
     """
 
     sign: WorkerSign
@@ -36,8 +38,11 @@ class Death:
     hung: bool
     status: str = ""
     recorded: bool = False
+    overdue: Overdue | None = None
 
     def __str__(self) -> str:
+        if self.overdue is not None:
+            return f"rank {self.rank} hung {self.overdue}, and was killed"
         if self.hung:
             return f"rank {self.rank} hung, and was stopped"
         return f"rank {self.rank} died" + (f" ({self.status})" if self.status else "")
@@ -73,6 +78,13 @@ class Deaths:
         self.all.append(death)
         return death
 
+    def add_overdue(self, overdue: Overdue) -> Death:
+        """A worker was killed because it hung while it started."""
+        sign = overdue.sign
+        death = Death(sign, time.time(), len(self._said(sign.local_rank)), sign.rank, True, overdue=overdue)
+        self.all.append(death)
+        return death
+
     def settle(self, *, finally_: bool = False) -> None:
         """Look what the launcher says about deaths, and record them; what it says later is known in the end."""
         for death in self.all:
@@ -90,6 +102,8 @@ class Deaths:
             # The launcher kills a silent rank, and says so only when it has taken down the others.
             killed = death.status in ("SIGKILL", "")
             hung = hung_ranks(self._folder, self._silence, death.seen) if killed and self._silence else []
+            if death.overdue is not None:
+                hung = [Silent(death.rank, death.overdue.stacks)]
             if hung:
                 death.hung, death.rank = True, hung[0].rank
             record = FaultRecord(

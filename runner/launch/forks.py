@@ -8,22 +8,31 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from runner.launch import children
-from runner.launch.control import Control
-from runner.launch.forkserver import SOCKET
+from runner.launch.control import START_TIMEOUT, Control
+from runner.launch.forkserver import SOCKET, ready_file
+
+_GRACE = 1.0  # seconds until its stacks are written
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What runs beside the launcher, and what the launcher must know of it."""
+    """What runs beside the launcher, and what the launcher must know of it.
+
+    Attributes:
+        look: to be called all along; True once, when a server that hung in its imports was killed. Workers that wait
+            for it then make their own.
+    """
 
     environment: dict[str, str]
     processes: tuple[subprocess.Popen[bytes], ...]
+    look: Callable[[], bool] = lambda: False
 
 
 @contextlib.contextmanager
@@ -41,7 +50,16 @@ def fork_server(
     argv = fork_server_argv(worker, socket, recipe_path)
     server = children.start(argv, environment, output, folder=Path.cwd())
     try:
-        yield Beside({SOCKET: str(socket)}, (server,))
+        until = time.monotonic() + float(environment[START_TIMEOUT]) + _GRACE
+
+        def look() -> bool:
+            hangs = time.monotonic() > until and server.poll() is None and not ready_file(socket).exists()
+            if hangs:
+                server.kill()
+                server.wait()
+            return hangs
+
+        yield Beside({SOCKET: str(socket)}, (server,), look)
     finally:
         server.kill()
         server.wait()

@@ -39,6 +39,11 @@ _LARGEST_REQUEST = 1 << 20
 _BACKLOG = 128
 
 
+def ready_file(socket_path: Path) -> Path:
+    """Made by a server that has done its imports."""
+    return socket_path.with_name(f"{socket_path.name}.ready")
+
+
 @dataclass(frozen=True)
 class Request:
     """What a client hands over: everything that makes the forked process the one that the launcher started."""

@@ -29,9 +29,9 @@ DECISIVE = frozenset(
 )
 
 
-# What gloo, NCCL's watchdog and the store say when a rank does not come to a collective.
+# What gloo, NCCL's watchdog, the store and our own agreements say when a rank does not come.
 TIMED_OUT = re.compile(
-    r"Timed out waiting \d+ms|Watchdog caught collective operation timeout|wait timeout after"
+    r"Timed out waiting \d+ms|Watchdog caught collective operation timeout|wait timeout after|waited \S.* in vain"
 )
 
 

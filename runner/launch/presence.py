@@ -1,21 +1,28 @@
 """Which workers of a node are alive, and how far they are: one small file each, in the control folder.
 
 A worker that is killed cannot say so. Its file stays behind without its process, and the supervisor sees that
-within a poll, whoever reaps the process. Standard library only.
+within a poll, whoever reaps the process. While a worker starts up, the file also says in which part of that it is and
+how long that may take; an alarm writes its Python stacks to another file once that time is over (faulthandler's timer
+thread needs no interpreter lock). Standard library only: imports are the first part.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
+import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.launch.control import CONTROL, START_TIMEOUT
 from runner.launch.process import stat_fields
 
 _PROGRESS = "progress"  # file in the control folder: the newest start of the workers that finished a step
 _WIDTH = 20  # digits of the step counter, rewritten in place at each step
+IMPORTS = "imports"  # the part of start-up before the recipe is read
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,9 @@ class WorkerSign:
         restart: how often its launcher had restarted the workers before.
         attempt: its life; empty before the ranks have met.
         step: steps finished.
+        part: of start-up that it is in; empty outside of start-up.
+        since: monotonic clock at which that part began.
+        longest: seconds that it may take.
     """
 
     pid: int
@@ -37,6 +47,9 @@ class WorkerSign:
     restart: int
     attempt: str
     step: int
+    part: str = ""
+    since: float = 0.0
+    longest: float = 0.0
 
 
 class Presence:
@@ -46,24 +59,65 @@ class Presence:
         self._who = f"{rank} {local_rank} {restart}"
         self._restart = restart
         self._control = control
-        self._fd = -1
+        self._fd = self._stacks = -1
+        self._attempt, self._step = "", 0
+        self._armed = False
+        self._lock = threading.Lock()  # a life is ended by another thread than the one that starts it
         if control is None:
             return
-        folder = control / "workers"
-        folder.mkdir(exist_ok=True)
-        self._path = folder / str(os.getpid())
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        self.live("")
+        self._path = _signs(control) / str(os.getpid())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._fd = os.open(self._path, flags, 0o644)
+        self._stacks = os.open(stacks_file(control, os.getpid()), flags | os.O_APPEND, 0o644)
+        self._write("", 0.0)
+
+    @classmethod
+    def before_imports(cls, environment: Mapping[str, str]) -> Presence:
+        """Of a worker that has imported nothing yet and is about to; from what its launcher and supervisor told it."""
+        control = environment.get(CONTROL)
+        presence = cls(
+            Path(control) if control and "RANK" in environment else None,
+            rank=int(environment.get("RANK", "0")),
+            local_rank=int(environment.get("LOCAL_RANK", "0")),
+            restart=int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        )
+        if START_TIMEOUT in environment:
+            presence.starting(IMPORTS, float(environment[START_TIMEOUT]))
+        return presence
 
     def live(self, attempt: str) -> None:
         """A life begins."""
-        if self._fd >= 0:
-            text = f"{0:0{_WIDTH}d} {self._who} {attempt or '-'}\n"
-            os.pwrite(self._fd, text.encode(), 0)
-            os.ftruncate(self._fd, len(text))
+        self._attempt, self._step = attempt, 0
+        self.started()
+
+    def starting(self, part: str, longest: float) -> None:
+        """A part of start-up begins, which may take `longest` seconds; one word."""
+        with self._lock:
+            if self._fd < 0:
+                return
+            self._write(part, longest)
+            os.ftruncate(self._stacks, 0)
+            faulthandler.dump_traceback_later(longest, repeat=True, file=self._stacks)
+            self._armed = True
+
+    def started(self) -> None:
+        """Start-up is over, or the life is."""
+        with self._lock:
+            if self._armed:  # else the alarm, where there is one, is somebody else's
+                faulthandler.cancel_dump_traceback_later()
+                self._armed = False
+            if self._fd >= 0:
+                self._write("", 0.0)
+
+    def _write(self, part: str, longest: float) -> None:
+        told = f"{self._who} {self._attempt or '-'} {part or '-'} {time.monotonic():.3f} {longest:.3f}"
+        text = f"{self._step:0{_WIDTH}d} {told}\n"
+        os.pwrite(self._fd, text.encode(), 0)
+        os.ftruncate(self._fd, len(text))
 
     def step(self, step: int) -> None:
         """`step` is finished."""
+        self._step = step
         if self._fd >= 0:
             os.pwrite(self._fd, f"{step:0{_WIDTH}d}".encode(), 0)
 
@@ -87,18 +141,35 @@ class Presence:
 
     def leave(self) -> None:
         """This worker ends of its own accord, and has said why."""
-        if self._fd >= 0:
-            self._path.unlink(missing_ok=True)
-            os.close(self._fd)
-            self._fd = -1
+        self.started()
+        with self._lock:
+            if self._fd >= 0:
+                assert self._control is not None
+                self._path.unlink(missing_ok=True)
+                stacks_file(self._control, os.getpid()).unlink(missing_ok=True)
+                os.close(self._fd)
+                os.close(self._stacks)
+                self._fd = -1
+
+
+def _signs(control: Path) -> Path:
+    folder = control / "workers"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def stacks_file(control: Path, pid: int) -> Path:
+    """What the alarm of a worker that starts for too long writes to."""
+    folder = control / "stacks"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{pid}.txt"
 
 
 class Roll:
     """The supervisor's view of its node's workers."""
 
     def __init__(self, control: Path) -> None:
-        self._folder = control / "workers"
-        self._folder.mkdir(exist_ok=True)
+        self._folder = _signs(control)
         self.most_restarts = 0
         self.seen_any = False
         self._frozen_since: dict[int, float] = {}
@@ -110,12 +181,17 @@ class Roll:
             sign = self._read(int(name))
             if sign is None:
                 continue
-            self.seen_any = True
+            self.seen_any = self.seen_any or sign.part != IMPORTS
             self.most_restarts = max(self.most_restarts, sign.restart)
             if _state(sign.pid) in ("", "Z", "X"):
                 (self._folder / name).unlink(missing_ok=True)
                 dead.append(sign)
         return dead
+
+    def starting(self) -> list[WorkerSign]:
+        """Workers that are in a part of their start-up."""
+        signs = map(self._read, map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids
+        return [sign for sign in signs if sign is not None and sign.part]
 
     def frozen(self, longest: float) -> list[WorkerSign]:
         """Workers that have been stopped (SIGSTOP, not by a debugger) for more than `longest` seconds."""
@@ -134,8 +210,8 @@ class Roll:
             text = (self._folder / str(pid)).read_text()
         except FileNotFoundError:  # it has just left
             return None
-        parts = text.split()
-        if len(parts) != 5:  # it is just being written for the first time
+        parts = text.partition("\n")[0].split()  # what is left of a longer line may follow for a moment
+        if len(parts) != 8:  # it is just being written for the first time
             return None
         return WorkerSign(
             pid=pid,
@@ -144,6 +220,9 @@ class Roll:
             local_rank=int(parts[2]),
             restart=int(parts[3]),
             attempt=parts[4] if parts[4] != "-" else "",
+            part=parts[5] if parts[5] != "-" else "",
+            since=float(parts[6]),
+            longest=float(parts[7]),
         )
 
 

@@ -17,12 +17,13 @@ from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode, RunError, no_room
 from runner.launch import children
 from runner.launch.budget import WindowBudget
-from runner.launch.control import CONTROL, RUN_FOLDER, RUN_ID, TERMINAL, VERBOSE, Control
+from runner.launch.control import CONTROL, RUN_FOLDER, RUN_ID, START_TIMEOUT, TERMINAL, VERBOSE, Control
 from runner.launch.deaths import Deaths
 from runner.launch.durable import probe
 from runner.launch.earlier import note_earlier_launches
 from runner.launch.forks import fork_server
 from runner.launch.outcome import Outcome, OutcomeReader
+from runner.launch.overdue import OverdueWorkers
 from runner.launch.place import Place, find_place, managed, own_rank
 from runner.launch.pod import LeaderWatch
 from runner.launch.presence import Roll
@@ -78,6 +79,7 @@ class Session:
         self._source = loaded.path
         self._control = Control(folder)
         self._roll = Roll(folder)
+        self._overdue = OverdueWorkers(self._roll, folder)
         self._verbose = verbose
         self._parent = parent
         self._began = began
@@ -200,6 +202,7 @@ class Session:
             RUN_ID: run_folder.run_id,
             RUN_FOLDER: str(run_folder.path),
             CONTROL: str(self._control.folder),
+            START_TIMEOUT: str(self._recipe.recovery.start_timeout.total_seconds()),
             TERMINAL: offer_terminal(),
             VERBOSE: "1" if self._verbose else "0",
         }
@@ -221,6 +224,10 @@ class Session:
                 if follow is not None:
                     follow()
                 self._look_for_deaths(deaths, outcomes, ledger)
+                if more.look():
+                    _say(
+                        f"the fork server hung in its imports and was killed (recovery.start_timeout): see {log}"
+                    )
                 if leader.gone_for() > _FAREWELL:
                     raise RunError(
                         "the pod of index 0 was replaced, without a word of the old one; this one has to be, too"
@@ -298,10 +305,11 @@ class Session:
             launcher.send_signal(signal.SIGKILL if force else signal.SIGTERM)
 
     def _look_for_deaths(self, deaths: Deaths, outcomes: OutcomeReader, ledger: LedgerWriter) -> None:
-        for sign in self._roll.dead():
-            death = deaths.add(sign, outcomes.outcomes())
+        layer = self._recipe.recovery.layer
+        found = [deaths.add(sign, outcomes.outcomes()) for sign in self._roll.dead()]
+        found += [deaths.add_overdue(overdue) for overdue in self._overdue.kill(time.monotonic())]
+        for death in found:
             if death is not None:
-                layer = self._recipe.recovery.layer
                 ledger.record(FaultSeen("launcher" if "ft_launcher" in layer else layer, str(death)))
         self._kill_frozen()
         deaths.settle()

@@ -11,8 +11,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-# What a main thread is in the middle of when it waits for other ranks.
-WAITING = ("/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/runner/train/metrics.py")
+# What a main thread is in the middle of when it waits for other ranks. The second line: while it starts.
+WAITING = (
+    "/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/runner/train/metrics.py",
+    "/runner/recovery/meeting.py", "/runner/recovery/life.py", "/runner/train/data/source.py",
+    "/runner/train/connect.py", "/runner/checkpoint/exchange.py",
+)  # fmt: skip
 
 
 def waits_for_peers(files: list[str]) -> bool:

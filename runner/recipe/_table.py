@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 3479255017
+CHECKSUM = 2459546371
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -143,6 +143,7 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     'NoRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
+        'start_timeout': (('duration', None, 0.0, None, None), ('seconds', 120.0)),
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
         'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
@@ -150,6 +151,7 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     'InprocessRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
+        'start_timeout': (('duration', None, 0.0, None, None), ('seconds', 120.0)),
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
         'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
@@ -178,6 +180,7 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     'FtLauncherRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
+        'start_timeout': (('duration', None, 0.0, None, None), ('seconds', 120.0)),
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
         'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
@@ -197,6 +200,7 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     'CombinedRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
+        'start_timeout': (('duration', None, 0.0, None, None), ('seconds', 120.0)),
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
         'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),

@@ -85,6 +85,8 @@ def _recovery(facts: Facts) -> Iterator[Rung]:
     yield Rung(recovery.process_group_timeout.total_seconds(), "process_group_timeout", effect)
     effect = "a run that was asked to stop is killed"
     yield Rung(recovery.stop_timeout.total_seconds(), "stop_timeout", effect)
+    effect = "a rank that hangs in one part of its start-up is stopped"
+    yield Rung(recovery.start_timeout.total_seconds(), "start_timeout", effect)
     effect = "nodes that have not met give up"
     yield Rung(recovery.rendezvous_timeout.total_seconds(), "rendezvous_timeout", effect)
 

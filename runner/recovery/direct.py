@@ -9,6 +9,7 @@ from runner.recovery.ending import Coroner, Ending, WorkerExit, describe
 from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import Connections, ProcessLife
 from runner.recovery.setup import WorkerSetup
+from runner.recovery.start_watch import StartHang
 from runner.train.ports import Life
 
 
@@ -45,6 +46,7 @@ def run_direct(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | No
             ledger=setup.ledger,
             layer=setup.layer,
             presence=setup.presence,
+            start_watch=setup.start_watch,
         )
         life.heartbeats = heartbeats
         setup.life_started(life, iteration=0)
@@ -54,6 +56,8 @@ def run_direct(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | No
             return _failed(setup, life, WorkerExit(f"sys.exit({error.code!r}) during training"))
         except KeyboardInterrupt:
             raise
+        except StartHang as hang:
+            return _failed(setup, life, hang.error)
         except Exception as error:  # noqa: BLE001 - judged, recorded and returned
             return _failed(setup, life, error)
         life.leave()

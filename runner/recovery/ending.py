@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import re
-import sys
 import threading
 import time
 import traceback
@@ -12,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
-from runner.errors import ExitCode, RunError, no_room
+from runner.errors import ExitCode, PeerMissingError, RunError, no_room
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.launch.lastword import LastWord
 from runner.launch.outcome import DECISIVE, TIMED_OUT, Outcome, write_outcome
-from runner.launch.silence import waits_for_peers
 from runner.recovery.life import ProcessLife
+from runner.recovery.sight import Sight
+from runner.recovery.start_watch import StartHangError
 from runner.streams import complain
 
 
@@ -76,45 +75,9 @@ _LOST_PEER = re.compile(
 def lost_a_peer(error: BaseException) -> bool:
     """Whether a collective or the store failed because another rank is gone or silent, which is that rank's fault."""
     text = str(error)
+    if isinstance(error, PeerMissingError):
+        return True
     return isinstance(error, RuntimeError) and bool(_LOST_PEER.search(text) or TIMED_OUT.search(text))
-
-
-@dataclass(frozen=True)
-class Sight:
-    """What all threads of this process were doing at one moment.
-
-    Attributes:
-        stacks: Python stacks of all threads.
-        place: where the main thread was, as `file:line in function`.
-        waits_for_peers: whether it looks as if it waited for other ranks, in a collective or for work queued behind
-            one. A guess, from what it was in the middle of. It tells the rank that hangs from those that wait for
-            it, which time alone cannot: all of them are silent for equally long.
-    """
-
-    stacks: str
-    place: str
-    waits_for_peers: bool
-
-    @classmethod
-    def now(cls) -> Sight:
-        """Look at all threads; takes milliseconds, and no lock."""
-        frames = sys._current_frames()
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        stacks = "\n".join(
-            f"thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame))
-            for ident, frame in frames.items()
-        )
-        frame: FrameType | None = frames.get(threading.main_thread().ident or 0)
-        place = f"{_file(frame)}:{frame.f_lineno} in {frame.f_code.co_name}" if frame is not None else ""
-        files = []
-        while frame is not None:
-            files.append(_file(frame))
-            frame = frame.f_back
-        return cls(stacks, place, waits_for_peers(files))
-
-
-def _file(frame: FrameType) -> str:
-    return frame.f_code.co_filename
 
 
 class Coroner:
@@ -170,18 +133,21 @@ class Coroner:
         if isinstance(error, OSError) and no_room(error):
             return disk_full(life.rank, life.step, error, self._folder)
         consequence = life.over or lost_a_peer(error)
+        hang = error.sight if isinstance(error, StartHangError) else None
         record = FaultRecord(
-            kind="exception",
+            kind="exception" if hang is None else "hang",
             rank=life.rank,
             step=life.step,
             layer=self._layer,
             attempt=life.attempt,
-            what=describe(error),
+            what=describe(error) if hang is None else str(error),
             consequence=consequence,
-            stacks=text,
-            phase=_place_of(error),
+            stacks=text if hang is None else hang.stacks,
+            phase=_place_of(error) if hang is None else hang.place,
         )
         where = f"rank {life.rank} after step {life.step}: {record.what}"
+        if hang is not None:
+            where = f"rank {life.rank} {record.what}"
         if not consequence and (before := self._repeated(record)) is not None:
             self._write(record)
             message = f"no progress: {where}; the fault before it was the same: {before.what}"

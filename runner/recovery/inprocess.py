@@ -31,6 +31,7 @@ from runner.recovery.ending import Ending, Sight, WorkerExit, describe
 from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import Connections, ProcessLife
 from runner.recovery.setup import WorkerSetup
+from runner.recovery.start_watch import StartHangError
 from runner.train.ports import Life
 
 
@@ -48,6 +49,12 @@ class WrappedLife(ProcessLife):
         self.call.ping()
         if self.heartbeats is not None:
             self.heartbeats.beat()
+
+    def hung_at_start(self, error: StartHangError) -> None:
+        """Report it as NVRx's own monitor does: an exception set from here could end up in NVRx's watchdog, whose
+        callback runs in the main thread and swallows it."""
+        self.start_hang = error
+        nvrx.report_hang(self.call)
 
     def atomic(self) -> AbstractContextManager[Any]:
         """A section that a restart waits for."""
@@ -217,6 +224,7 @@ class InprocessLayer:
             ledger=setup.ledger,
             layer=setup.layer,
             presence=setup.presence,
+            start_watch=setup.start_watch,
         )
         life.call = call
         life.heartbeats = heartbeats
@@ -231,6 +239,9 @@ class InprocessLayer:
             self._failed(life, WorkerExit(f"sys.exit({error.code!r}) during training"))
         except Exception as error:  # noqa: BLE001 - judged, recorded and raised to NVRx
             self._failed(life, error)
+        except BaseException:  # NVRx's interruption has reached this thread: it does not hang any more
+            setup.presence.started()
+            raise
 
     def _check_window(self, life: WrappedLife) -> None:
         """Stop where restarts came too fast. Rank 0 judges for all: each rank saw them at times of its own."""
@@ -276,6 +287,8 @@ class InprocessLayer:
         silent, sight = time.monotonic() - life.last_sign, Sight.now()
         hung = silent > 0.8 * self.settings.soft_timeout.total_seconds() and not sight.waits_for_peers
         reason = f"no progress for {silent:.1f}s" if hung else "a fault on another rank"
+        if life.start_hang is not None:
+            hung, reason, sight = True, str(life.start_hang), life.start_hang.sight
         if life.end(reason):
             self.setup.coroner.interrupted(life, reason, sight, hung=hung)
         if self.setup.gpus:

@@ -18,6 +18,7 @@ from runner.ledger.events import FaultSeen
 from runner.recovery.meeting import Meeting
 from runner.recovery.ranks import RankFacts
 from runner.recovery.sockets import OpenSocket, clients_of, shut_down, tcp_sockets
+from runner.recovery.start_watch import StartHangError, StartWatch, raise_in_main_thread
 from runner.train.ports import LifeLedger
 
 
@@ -70,6 +71,7 @@ class ProcessLife:
         ledger: told when the life turns out to be over.
         layer: name of the recovery layer, for the ledger.
         presence: tells the supervisor how far this rank is.
+        start_watch: ends this life where it hangs while it starts.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class ProcessLife:
         ledger: LifeLedger,
         layer: str,
         presence: Presence,
+        start_watch: StartWatch,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -97,6 +100,9 @@ class ProcessLife:
         self.progressed = False  # whether it has finished a step
         self.layer = layer
         self._presence = presence
+        self._start_watch = start_watch
+        self._starting = False
+        self.start_hang: StartHangError | None = None  # what is being reported from another thread
         self._connections = connections
         self._group_timeout = group_timeout
         self._ledger = ledger
@@ -119,13 +125,36 @@ class ProcessLife:
         if dist.is_initialized():
             dist.destroy_process_group()
 
+    def starting(self, part: str, longest: timedelta) -> None:
+        """A part of start-up begins, and takes at most `longest`."""
+        if self.over:
+            return
+        self._starting = True
+        self._presence.starting(part, longest.total_seconds())
+        self._start_watch.starting(part, longest.total_seconds(), self.hung_at_start)
+
+    def hung_at_start(self, error: StartHangError) -> None:
+        """A part of this rank's start-up took too long; called in another thread."""
+        raise_in_main_thread(error)
+
+    def _started(self) -> None:
+        """Nothing of the start-up is watched any more."""
+        if self._starting:
+            self._starting = False
+            self._start_watch.started()
+            # A rank that was reported from another thread is killed by its supervisor, unless its main thread answers.
+            if self.start_hang is None:
+                self._presence.started()
+
     def resumed(self, step: int) -> None:
         """The state is that after `step`."""
+        self._started()
         self.step = step
         self._presence.step(step)
 
     def heartbeat(self, step: int) -> None:
         """This rank has finished `step` and goes on."""
+        self._started()  # from its first sign of life on the layer misses the next
         if step > self.step and not self.progressed:  # the same step again: a sign of life in a long wait
             self.progressed = True
             self._presence.progressed()
@@ -161,6 +190,7 @@ class ProcessLife:
             if self._over.is_set():
                 return False
             self._over.set()
+            self._started()
             with contextlib.ExitStack() as stack:
                 for hook in reversed(self._hooks):
                     stack.callback(hook)

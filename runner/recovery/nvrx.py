@@ -17,6 +17,7 @@ from nvidia_resiliency_ext.inprocess import (
     Wrapper,
 )
 from nvidia_resiliency_ext.inprocess.abort import Abort, AbortTorchDistributed
+from nvidia_resiliency_ext.inprocess.attribution import Interruption, InterruptionRecord
 from nvidia_resiliency_ext.inprocess.exception import RestartAbort
 from nvidia_resiliency_ext.inprocess.health_check import CudaHealthCheck, FaultCounter
 from nvidia_resiliency_ext.inprocess.initialize import RetryController
@@ -38,6 +39,7 @@ __all__ = [
     "WrapperStore",
     "connect_to_rank_monitor",
     "make_wrapper",
+    "report_hang",
 ]
 
 
@@ -74,6 +76,11 @@ def connect_to_rank_monitor() -> RankMonitorClient:
     if not isinstance(reply, OkMsg):
         raise RankMonitorClientError(f"the rank monitor answered {reply!r} to a second opening")
     return client
+
+
+def report_hang(call: CallWrapper) -> None:
+    """What the monitor process reports where this rank exceeds the soft timeout; all ranks begin a new life."""
+    call.monitor_process.record_interrupted([InterruptionRecord(call.state.rank, Interruption.SOFT_TIMEOUT)])
 
 
 _FLUSH_PATIENCE = 2.0  # seconds

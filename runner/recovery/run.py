@@ -24,6 +24,7 @@ from runner.recovery.direct import run_direct
 from runner.recovery.ending import Coroner, Ending, describe, disk_full
 from runner.recovery.ranks import RankFacts
 from runner.recovery.setup import WorkerSetup
+from runner.recovery.start_watch import StartWatch
 from runner.streams import complain
 from runner.train.ports import Life, LifeLedger
 
@@ -31,10 +32,19 @@ from runner.train.ports import Life, LifeLedger
 _ENVIRONMENT = {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "NCCL_NVLS_ENABLE": "0"}
 
 
-def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: LifeLedger, log: Any) -> None:
+def run_with_recovery(
+    recipe: Recipe,
+    train: Callable[[Life], None],
+    ledger: LifeLedger,
+    log: Any,
+    presence: Presence | None = None,
+) -> None:
     """Run `train` to its end under the recipe's recovery layer, in a worker that torchrun or ft_launcher started.
 
     Returns once the run is done on this rank.
+
+    Args:
+        presence: what has told the supervisor of this worker so far. Default: nothing has.
 
     Raises:
         SystemExit: the run is not done; the code is the product's exit code, and the reason is in the run's folder.
@@ -49,7 +59,10 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
     mark_children()
     last_word = LastWord(control.folder)
     coroner = Coroner(recipe.run_folder, recipe.recovery.layer, earlier, facts.restart, last_word)
-    presence = Presence(control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart)
+    presence = presence or Presence(
+        control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart
+    )
+    presence.started()  # the ranks meet: waits, each with a limit of its own
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -61,6 +74,7 @@ def run_with_recovery(recipe: Recipe, train: Callable[[Life], None], ledger: Lif
             ledger=ledger,
             coroner=coroner,
             presence=presence,
+            start_watch=StartWatch(),
             process_started=started_at(os.getpid()),
             log=log,
         )

@@ -23,6 +23,7 @@ from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import ProcessLife
 from runner.recovery.meeting import Meeting, meet
 from runner.recovery.ranks import RankFacts
+from runner.recovery.start_watch import StartWatch
 from runner.train.ports import LifeLedger
 
 _PAUSE = 0.05  # seconds
@@ -45,6 +46,7 @@ class WorkerSetup:
     ledger: LifeLedger
     coroner: Coroner
     presence: Presence
+    start_watch: StartWatch
     process_started: float
     log: Any
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
@@ -76,6 +77,9 @@ class Life(Protocol):
 
     def join(self, device: torch.device) -> None:
         """Initialise the default process group (NCCL for cuda, gloo for cpu) in a way this layer can abort."""
+
+    def starting(self, part: str, longest: timedelta) -> None:
+        """A part of start-up begins (one word) and takes at most `longest`; it ends with the next one, or `resumed`."""
 
     def resumed(self, step: int) -> None:
         """The state after `step` is in place. Not a heartbeat: the first step may still take long (compilation)."""

@@ -34,6 +34,8 @@ class Trainer:
     def __call__(self, life: Life) -> None:
         """One life. Returns when the run is done; raises what ended it otherwise."""
         parts, recipe, phase = self._parts, self._parts.recipe, _Phases(self._parts.ledger)
+        longest = recipe.recovery.start_timeout
+        life.starting("data", longest)
         check_batch_arithmetic(recipe, life.world_size)
         device = pick_device(recipe, life.local_rank)
         configure_backend(recipe, device, life.local_world_size)
@@ -45,6 +47,7 @@ class Trainer:
             # in process collects several times, each of which took a few tenths of a second.
             gc.freeze()
         phase.ended("data")
+        life.starting("model", longest)  # joining others is no part of it: it waits
         life.join(device)
         if not life.in_process and life.local_rank == 0:
             self._compare_clocks(life)
@@ -72,6 +75,7 @@ class Trainer:
 
     def _restore(self, life: Life, workload: Workload, device: torch.device) -> None:
         parts, began = self._parts, time.monotonic()
+        life.starting("restore", parts.recipe.checkpoint.load_timeout)
         parts.checkpointer.attach(life, workload.state)
         step, source = parts.checkpointer.restore()
         life.resumed(step)

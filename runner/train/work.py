@@ -13,6 +13,7 @@ from runner.checkpoint.shm import current_run_id, name_semaphores
 from runner.errors import InputError
 from runner.faults.injector import FaultingLedger, ScheduledFaults
 from runner.launch.control import Control
+from runner.launch.presence import Presence
 from runner.launch.terminal import take_terminal
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.load import read_resolved
@@ -38,8 +39,12 @@ def preload(recipe_path: Path) -> None:
         return  # the first worker meets the same error and reports it as its own
 
 
-def work(recipe_path: Path) -> int:
+def work(recipe_path: Path, presence: Presence) -> int:
     """Train one rank to the end of the run; returns the product's exit code.
+
+    Args:
+        recipe_path: the resolved recipe.
+        presence: tells the supervisor how far this worker is.
 
     Raises:
         SystemExit: the run is not done; the code says why.
@@ -58,10 +63,11 @@ def work(recipe_path: Path) -> int:
         def train(life: Life) -> None:
             # Built inside the layer, so that it judges and reports what goes wrong here like any other error.
             if not trainers:
+                life.starting("data", recipe.recovery.start_timeout)
                 trainers.append(_plug_together(recipe, ledger, log, life, stack))
             trainers[0](life)
 
-        run_with_recovery(recipe, train, ledger, log)
+        run_with_recovery(recipe, train, ledger, log, presence)
     return 0
 
 

@@ -6,11 +6,14 @@ Where the supervisor runs a fork server, this process stays a thin client of it;
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 from pathlib import Path
 
-from runner.launch.forkserver import SOCKET, ForkServer, run_as_client
+from runner.launch.control import START_TIMEOUT
+from runner.launch.forkserver import SOCKET, ForkServer, ready_file, run_as_client
+from runner.launch.presence import Presence
 from runner.launch.process import die_with_parent
 
 _SERVE = "--fork-server"
@@ -39,16 +42,24 @@ def fork_server_argv(worker: str, socket: Path, recipe: Path) -> list[str]:
 
 
 def _work() -> int:
-    from runner.train.work import work
+    presence = Presence.before_imports(os.environ)
+    try:
+        from runner.train.work import work
 
-    return work(Path(sys.argv[1]))
+        return work(Path(sys.argv[1]), presence)
+    finally:
+        presence.leave()  # whatever ended it is told by its exit status and what it has printed
 
 
 def _serve(socket: Path, recipe: str) -> int:
     die_with_parent(os.getppid())
+    if START_TIMEOUT in os.environ:  # shortly after it is killed: see `launch/forks.py`
+        faulthandler.dump_traceback_later(float(os.environ[START_TIMEOUT]))
     server = ForkServer(socket)  # listens from now on: early clients wait for the imports
     from runner.train.work import preload
 
     preload(Path(recipe))
+    faulthandler.cancel_dump_traceback_later()
+    ready_file(socket).touch()
     server.serve()
     return _work()  # only forked workers come here

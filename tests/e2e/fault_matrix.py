@@ -54,7 +54,7 @@ NOTICED_BY = {
 
 def recovery_of(layer: str) -> dict[str, Any]:
     """The layer with timeouts that a test can wait for."""
-    changes = {"process_group_timeout": "12s" if layer == "none" else "90s"}
+    changes = {"process_group_timeout": "12s" if layer == "none" else "90s", "start_timeout": "20s"}
     if "inprocess" in layer:
         changes |= {
             "inprocess.soft_timeout": "8s",

@@ -24,8 +24,7 @@ PLACES = (("start", 1), ("snapshot", 3), ("restore", 3), ("save", 8))
 def test_a_fault_ends_in_every_phase_as_the_table_says(
     tmp_path: Path, undisturbed: Run, layer: str, kind: str, rank: int
 ) -> None:
-    places = PLACES[1:] if "hang" in kind else PLACES  # a hang at the start: see docs/recovery.md
-    faults = [{"step": step, "rank": rank, "type": kind, "phase": phase} for phase, step in places]
+    faults = [{"step": step, "rank": rank, "type": kind, "phase": phase} for phase, step in PLACES]
     settings = settings_of(layer, kind) | {"checkpoint.snapshot_every": 1}
     if layer != "none":  # before the first step no sign of life is missed, by either layer: the peers notice
         settings["recovery"]["process_group_timeout"] = "14s"
@@ -35,14 +34,14 @@ def test_a_fault_ends_in_every_phase_as_the_table_says(
         while done.returncode != 0:
             assert done.returncode == ExitCode.CRASHED, done.stdout + done.stderr
             assert any(line.startswith("nvrx-run: rank ") for line in done.stderr.splitlines()), done.stderr
-            assert len(run.events("LaunchEnded")) <= len(places)
+            assert len(run.events("LaunchEnded")) <= len(PLACES)
             done = run.command()
     else:
         run.finish(seconds=400)
         processes = {record.stamp.pid for record in read_run(run.folder).records if record.stamp.rank >= 0}
         assert len(processes) == 2 if MATRIX[layer][kind] == "in place" else len(processes) > 2
     note_times(run.folder, layer)
-    assert len(run.events("FaultFired")) == len(places)
+    assert len(run.events("FaultFired")) == len(PLACES)
     assert same(run.state(), undisturbed.state())
 
 

@@ -171,7 +171,11 @@ _checkpoint = st.fixed_dictionaries(
 _recovery = st.builds(
     lambda layer, rest: {"layer": layer, **rest},
     st.sampled_from(LAYERS),
-    _maybe(stop_timeout=st.integers(60, 300), rendezvous_timeout=st.integers(60, 900)),
+    _maybe(
+        stop_timeout=st.integers(60, 300),
+        start_timeout=st.integers(5, 59),
+        rendezvous_timeout=st.integers(150, 900),
+    ),
 )
 _dataset = st.builds(
     lambda workers, rest: {"workers": workers, **rest},

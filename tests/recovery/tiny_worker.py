@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -98,6 +99,9 @@ def main() -> None:
         life.store.wait([f"here/{peer}" for peer in range(life.world_size)])
         done, total = json.loads(state.read_text()) if state.exists() else (0, 0)
         print(os.environ.get("TINY_SAY", ""), end="\n" if "TINY_SAY" in os.environ else "", flush=True)
+        if "TINY_START" in os.environ:
+            life.starting("model", timedelta(seconds=float(os.environ["TINY_START"])))
+            fire(folder, 0, life.rank)
         dist.barrier()
         life.resumed(done)
         for step in range(done + 1, recipe.training.steps + 1):

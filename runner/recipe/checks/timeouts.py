@@ -169,6 +169,31 @@ def check_below_heartbeat(recipe: Recipe, report: Report) -> None:
         _above(report, high, s.rank_heartbeat_timeout, low, s.workload_check_interval, why)
 
 
+@rule("R113")
+def start_below_rendezvous(recipe: Recipe, report: Report) -> None:
+    """`rendezvous_timeout` must exceed `start_timeout`.
+
+    A rank that has done its imports waits for those that have not, for as long as the rendezvous may take. In the wrong
+    order the healthy rank gives up first, and the one that hangs is never named.
+    """
+    high, low = recipe.recovery.rendezvous_timeout, recipe.recovery.start_timeout
+    why = "healthy ranks would give up before the one that hangs is stopped"
+    _above(report, "recovery.rendezvous_timeout", high, "recovery.start_timeout", low, why)
+
+
+@rule("R114")
+def start_below_initial_heartbeat(recipe: Recipe, report: Report) -> None:
+    """ft_launcher's `initial_rank_heartbeat_timeout` must exceed `start_timeout`.
+
+    Before the first heartbeat the launcher knows only that all ranks are silent, and kills whichever it looks at first.
+    A rank that hangs in its start-up must have been stopped, and its stacks kept, by then.
+    """
+    if s := ft_launcher(recipe):
+        high, low = _FT + "initial_rank_heartbeat_timeout", "recovery.start_timeout"
+        why = "the launcher would kill any rank before the one that hangs is known"
+        _above(report, high, s.initial_rank_heartbeat_timeout, low, recipe.recovery.start_timeout, why)
+
+
 @rule("R128")
 def grace_covers_launcher(recipe: Recipe, report: Report) -> None:
     """`cluster.kubernetes.grace_period` must exceed ft_launcher's `term_timeout`.

@@ -17,6 +17,7 @@ from runner.train.data.tokenizer import Tokenizer, load_tokenizer
 from runner.train.ports import Life
 
 _POLL = 0.05
+_MARGIN = 15.0  # seconds; a rank 0 that hangs is stopped before the others lose their patience
 
 
 class DataPreparation:
@@ -44,6 +45,7 @@ class DataPreparation:
             return StreamingBatches(self._recipe, self.tokenizer, life.rank, life.world_size)
         if self._packed is None:
             self._prepare(life)
+            life.starting("data", self._recipe.recovery.start_timeout)
             folder = packed_folder(self._recipe)
             self._packed = PackedTokens(folder, self._recipe.dataset.sequence_length)
             if life.rank == 0 and not self._packed.has_checksums:
@@ -56,6 +58,7 @@ class DataPreparation:
 
     def _prepare(self, life: Life) -> None:
         if life.rank == 0:
+            life.starting("preparation", self._timeout)
             try:
                 prepare(self._recipe, self.tokenizer)
             except Exception as error:
@@ -67,7 +70,7 @@ class DataPreparation:
             return
         if is_prepared(packed_folder(self._recipe)):
             return
-        deadline = time.monotonic() + self._timeout.total_seconds()
+        deadline = time.monotonic() + self._timeout.total_seconds() + _MARGIN
         while not life.store.check(["data"]):
             if time.monotonic() > deadline:
                 raise RunError(
