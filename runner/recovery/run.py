@@ -62,7 +62,8 @@ def run_with_recovery(
     presence = presence or Presence(
         control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart
     )
-    presence.started()  # the ranks meet: waits, each with a limit of its own
+    run_layer = _layer(recipe)
+    presence.started()  # of its imports; the ranks meet: waits, each with a limit of its own
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -83,7 +84,7 @@ def run_with_recovery(
             setup.pause_before_start(
                 startup_pause(launcher.startup_backoff.total_seconds(), presence.failed_starts())
             )
-        ending = _run(setup, train)
+        ending = run_layer(setup, train)
     except RunError as error:
         ending = Ending(int(error.exit_code), str(error), final=False)
         coroner.conclude(facts.rank, ending)
@@ -111,9 +112,10 @@ def run_with_recovery(
         raise SystemExit(0 if ending.exit_code == ExitCode.PREEMPTED and control.folder else ending.exit_code)
 
 
-def _run(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | None:
-    if inprocess_settings(setup.recipe.recovery) is None:
-        return run_direct(setup, train)
+def _layer(recipe: Recipe) -> Callable[[WorkerSetup, Callable[[Life], None]], Ending | None]:
+    """What runs the training function; its imports are made here."""
+    if inprocess_settings(recipe.recovery) is None:
+        return run_direct
     from runner.recovery.inprocess import InprocessLayer
 
-    return InprocessLayer(setup, train).run()
+    return lambda setup, train: InprocessLayer(setup, train).run()

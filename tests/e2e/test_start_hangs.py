@@ -27,8 +27,12 @@ def test_a_hang_before_the_model_is_built_ends_as_the_table_says(
 ) -> None:
     settings = settings_of(layer, kind) | {
         "faults.at": [{"step": 1, "rank": rank, "type": kind, "phase": "start"}],
-        "recovery.process_group_timeout": "90s",  # who hangs is known before its peers give up
+        "recovery.process_group_timeout": "90s",  # nobody else notices first
     }
+    if "inprocess" in layer:
+        watches = {"soft_timeout": "60s", "hard_timeout": "70s", "barrier_timeout": "100s"}
+        settings |= {f"recovery.inprocess.{name}": value for name, value in watches.items()}
+        settings |= {"recovery.ft_launcher.rank_heartbeat_timeout": "80s"} if "ft" in layer else {}
     run = make_run(tmp_path, settings)
     done = run.command()
     (seconds,) = seconds_of_faults(run.folder).values()
@@ -43,9 +47,10 @@ def test_a_hang_before_the_model_is_built_ends_as_the_table_says(
         assert done.returncode == 0, done.stdout + done.stderr
         processes = {record.stamp.pid for record in read_run(run.folder).records if record.stamp.rank >= 0}
         assert len(processes) == 2 if MATRIX[layer][kind] == "in place" else len(processes) > 2
-    (cause,) = [record for record in read_records(run.folder) if not record.consequence]
-    assert (cause.kind, cause.rank) == ("hang", rank)
-    assert ("injector.py" in cause.stacks) == (kind != "sigstop"), "a frozen process writes nothing"
+    causes = [record for record in read_records(run.folder) if not record.consequence]
+    assert {(cause.kind, cause.rank) for cause in causes} == {("hang", rank)}, causes
+    # A frozen process writes nothing.
+    assert all(("injector.py" in cause.stacks) == (kind != "sigstop") for cause in causes), causes
     assert same(run.state(), undisturbed.state())
 
 
@@ -89,14 +94,20 @@ def test_a_hang_in_imports_ends_the_command_and_names_the_rank(
 
 
 @pytest.mark.parametrize("layer", ["ft_launcher", "ft_launcher+inprocess"])
-@pytest.mark.parametrize("where", ["'--fork-server' in sys.orig_argv", "os.environ.get('RANK') == '1'"])
-def test_a_hang_in_imports_is_mended_by_a_launcher(
-    tmp_path: Path, undisturbed: Run, layer: str, where: str
+def test_workers_do_without_a_fork_server_that_hangs_in_its_imports(
+    tmp_path: Path, undisturbed: Run, layer: str
 ) -> None:
     run = make_run(tmp_path, settings_of(layer))
-    # What a worker imports that its fork server has not: the parser of the embedded text, on the rank that reads it.
-    module = "structlog" if "fork" in where else "runner.recovery.direct"
-    done = run.finish(**hook(tmp_path, module, where))
-    if "fork" in where:
-        assert "the fork server hung in its imports and was killed" in done.stderr
+    done = run.finish(**hook(tmp_path, "structlog", "'--fork-server' in sys.orig_argv"))
+    assert "the fork server hung in its imports and was killed" in done.stderr
+    assert same(run.state(), undisturbed.state())
+
+
+def test_a_worker_that_hangs_in_an_import_is_started_again(tmp_path: Path, undisturbed: Run) -> None:
+    run = make_run(tmp_path, settings_of("ft_launcher+inprocess"))
+    # What a worker imports that its fork server has not.
+    run.finish(**hook(tmp_path, "runner.recovery.inprocess", "os.environ.get('RANK') == '1'"))
+    (cause,) = [record for record in read_records(run.folder) if not record.consequence]
+    assert (cause.kind, cause.rank) == ("hang", 1)
+    assert "sitecustomize.py" in cause.stacks
     assert same(run.state(), undisturbed.state())
