@@ -53,7 +53,11 @@ class WorkerSign:
 
 
 class Presence:
-    """This worker's file; does nothing where there is no control folder."""
+    """This worker's file; does nothing where there is no control folder.
+
+    Attributes:
+        importing: whether nothing but imports has happened so far.
+    """
 
     def __init__(self, control: Path | None, *, rank: int, local_rank: int, restart: int) -> None:
         self._who = f"{rank} {local_rank} {restart}"
@@ -61,6 +65,7 @@ class Presence:
         self._control = control
         self._fd = self._stacks = -1
         self._attempt, self._step = "", 0
+        self.importing = True
         self._armed = False
         self._lock = threading.Lock()  # a life is ended by another thread than the one that starts it
         if control is None:
@@ -103,6 +108,7 @@ class Presence:
     def started(self) -> None:
         """Start-up is over, or the life is."""
         with self._lock:
+            self.importing = False
             if self._armed:  # else the alarm, where there is one, is somebody else's
                 faulthandler.cancel_dump_traceback_later()
                 self._armed = False

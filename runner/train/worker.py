@@ -48,7 +48,8 @@ def _work() -> int:
 
         return work(Path(sys.argv[1]), presence)
     finally:
-        presence.leave()  # whatever ended it is told by its exit status and what it has printed
+        if presence.importing:  # what ended it is told by its exit status and what it has printed
+            presence.leave()
 
 
 def _serve(socket: Path, recipe: str) -> int:
