@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from runner.arguments import Parser, working_folder
 from runner.errors import ExitCode, RunError
-from runner.streams import complain, go_on_unread, write_out
+from runner.streams import complain, go_on_unread, interrupted, write_out
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
@@ -82,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         complain(f"nvrx-run: {error}")
         return int(error.exit_code)
+    except KeyboardInterrupt:  # a run's own processes take the signal as a wish to save and stop
+        return interrupted("nvrx-run")
 
 
 def _recipe_and_step(parser: Parser, words: list[str]) -> tuple[list[str], str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -64,6 +65,12 @@ def complain(text: str) -> None:
         if sys.stderr is not None:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
+
+
+def interrupted(program: str) -> int:
+    """Ctrl-C while nothing else answers it: a line, and the exit code that shells know."""
+    complain(f"{program}: interrupted")
+    return 128 + signal.SIGINT
 
 
 def discard_output() -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from runner.arguments import Parser, a_path, working_folder
 from runner.errors import ExitCode, InputError, RunError
-from runner.streams import complain, write_out
+from runner.streams import complain, interrupted, write_out
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         complain(f"nvrx-data: {error}")
         return int(error.exit_code)
+    except KeyboardInterrupt:  # what is on the disk is kept: the same command goes on after it
+        return interrupted("nvrx-data")
 
 
 def _prepare(recipe: Recipe) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from example_runs import training_run
 from runner import cli
 from runner.bench import cli as bench
 from runner.report import cli as report
+from runner.train import prepare_data
 
 ROOT = Path(__file__).parents[2]
 RECIPE = str(ROOT / "recipes" / "gpt2-sync-none.yaml")
@@ -212,3 +214,20 @@ def test_a_place_that_cannot_be_written_is_one_line(
     assert call(main, (*arguments, f"{tmp_path}/file/below"), run=run) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "cannot be written: Not a directory" in error
+
+
+def test_an_interrupt_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 0
+
+    monkeypatch.setitem(cli._ACTIONS, "explain", interrupt)
+    monkeypatch.setattr(prepare_data, "_prepare", interrupt)
+    for main, arguments, program in (
+        (cli.main, ("--explain", RECIPE), "nvrx-run"),
+        (prepare_data.main, (RECIPE,), "nvrx-data"),
+    ):
+        assert call(main, arguments) == 130
+        assert capsys.readouterr().err == f"{program}: interrupted\n"
