@@ -279,7 +279,8 @@ def test_cells_that_need_more_gpus_are_left_out_aloud(
         == 0
     )
     lines = capsys.readouterr().out.splitlines()
-    assert sum("needs 8 GPUs" in line or "to run" in line for line in lines) == 6
+    assert len(lines) > 2
+    assert all("needs 8 GPUs" in line or "to run" in line for line in lines[2:])
 
 
 def test_bench_report_and_live_reporting_start_without_torch_or_numpy() -> None:

@@ -223,6 +223,7 @@ def test_an_interrupt_is_one_line(
         signal.raise_signal(signal.SIGINT)
         return 0
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test of nvrx-bench may have left another
     monkeypatch.setitem(cli._ACTIONS, "explain", interrupt)
     monkeypatch.setattr(prepare_data, "_prepare", interrupt)
     for main, arguments, program in (
