@@ -32,6 +32,8 @@ CASES: dict[str, Case] = {
     )),
     "R113": (SYNC, ("recovery.start_timeout=20m",)),
     "R114": (FT, ("recovery.start_timeout=26m", "recovery.rendezvous_timeout=30m")),
+    "R804": (FT, ("recovery.ft_launcher.nic_check=true", "cluster.nvrx_version=0.4.1")),
+    "R805": (QUICK, ("recovery.inprocess.health_checks=[cuda, nic]",)),
     "R120": (SYNC, ("checkpoint.write_timeout=3m",)),
     "R121": (SYNC, ("checkpoint.load_timeout=200s",)),
     "R122": (INPROCESS, ("checkpoint.mode=sync",)),

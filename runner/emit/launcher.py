@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.emit.layers import ft_launcher, inprocess
-from runner.emit.nvrx_versions import installed_nvrx, launcher_release
+from runner.emit.nvrx_versions import LauncherRelease, installed_nvrx, launcher_release
 from runner.errors import InputError
 from runner.recipe.derived import processes_per_node
 
@@ -99,7 +99,8 @@ def launcher_argv(
         release = launcher_release(version)
         if release.waits_for_store:
             conf["store_connect_wait_seconds"] = join
-        launcher, own = "ft_launcher", [*_ft_arguments(settings), *release.flags]
+        own = [*_ft_arguments(settings), *_nic_arguments(settings, release, version), *release.flags]
+        launcher = "ft_launcher"
     common = [
         f"--nnodes={cluster.nodes}",
         f"--nproc-per-node={ranks}",
@@ -149,8 +150,22 @@ def _ft_arguments(settings: FtLauncherSettings) -> list[str]:
         f"--ft-workload-check-interval={_number(settings.workload_check_interval)}",
         f"--ft-rank-heartbeat-timeout={_number(settings.rank_heartbeat_timeout)}",
         f"--ft-initial-rank-heartbeat-timeout={_number(settings.initial_rank_heartbeat_timeout)}",
+        f"--ft-node-health-check-interval={_number(settings.health_check_interval)}",
         "--ft-rank-termination-signal=SIGKILL",  # a hung rank does not answer to less
     ]
+
+
+def _nic_arguments(settings: FtLauncherSettings, release: LauncherRelease, version: str) -> list[str]:
+    """Arguments for InfiniBand links, always stated: the defaults differ, and some need hardware."""
+    found = [f"--ft-enable-nic-monitor={settings.nic_monitor}"]
+    if release.checks_nics:
+        found.append(f"--ft-enable-nic-healthcheck={settings.nic_check}")
+    elif settings.nic_check:
+        raise InputError(
+            f"recovery.ft_launcher.nic_check: NVRx {version} cannot check links before a start; use 0.6 or later, "
+            "or nic_monitor"
+        )
+    return found
 
 
 def launcher_env(recipe: Recipe) -> dict[str, str]:

@@ -36,24 +36,24 @@ class LauncherRelease:
         minor: second number of the version: 6 for 0.6.0.
         flags: arguments that this release needs or understands, for behaviour that is the same in all.
         waits_for_store: knows the rendezvous setting `store_connect_wait_seconds`.
+        checks_nics: can look at InfiniBand links before a rendezvous.
     """
 
     minor: int
     flags: tuple[str, ...]
     waits_for_store: bool
+    checks_nics: bool
 
 
 _SINCE_0_6 = (
-    "--ft-enable-nic-monitor=False",
-    "--ft-enable-nic-healthcheck=False",
     "--ft-max-no-progress-cycles=0",
     "--ft-gpu-memory-poll-interval=0.2",
 )
 _RELEASES = {
-    4: LauncherRelease(4, ("--ft-enable-nic-monitor=False",), waits_for_store=False),
-    5: LauncherRelease(5, ("--ft-enable-nic-monitor=False",), waits_for_store=False),
-    6: LauncherRelease(6, _SINCE_0_6, waits_for_store=True),
-    7: LauncherRelease(7, _SINCE_0_6, waits_for_store=True),
+    4: LauncherRelease(4, (), waits_for_store=False, checks_nics=False),
+    5: LauncherRelease(5, (), waits_for_store=False, checks_nics=False),
+    6: LauncherRelease(6, _SINCE_0_6, waits_for_store=True, checks_nics=True),
+    7: LauncherRelease(7, _SINCE_0_6, waits_for_store=True, checks_nics=True),
 }
 NEWEST = "0.7"
 

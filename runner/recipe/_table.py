@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 2459546371
+CHECKSUM = 3277600966
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -163,6 +163,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'window': (('optional', ('section', 'RestartWindow')), ('value', None)),
         'startup_backoff': (('duration', None, None, None, None), ('seconds', 2.0)),
         'max_rank_faults': (('optional', ('int', 1, None, 9223372036854775807, None)), ('value', None)),
+        'health_checks': (('optional', ('list', ('literal', ('cuda', 'gpu', 'nvlink', 'nic')), None, None)), ('value', None)),
         'min_world_size': (('optional', ('int', 1, None, 9223372036854775807, None)), ('value', None)),
         'soft_timeout': (('duration', None, 0.0, None, None), ('seconds', 60.0)),
         'hard_timeout': (('duration', None, 0.0, None, None), ('seconds', 90.0)),
@@ -196,6 +197,9 @@ TABLE: dict[str, dict[str, Any]] = {
         'workload_check_interval': (('duration', None, 0.0, None, None), ('seconds', 0.5)),
         'monitor_interval': (('duration', None, 0.0, None, None), ('seconds', 0.1)),
         'workers_stop_timeout': (('duration', None, None, None, None), ('seconds', 1.0)),
+        'health_check_interval': (('duration', None, 0.0, None, None), ('seconds', 5.0)),
+        'nic_monitor': (('bool',), ('value', False)),
+        'nic_check': (('bool',), ('value', False)),
         'term_timeout': (('duration', None, 0.0, None, None), ('seconds', 30.0)),
     },
     'CombinedRecovery': {

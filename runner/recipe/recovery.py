@@ -35,6 +35,13 @@ class InprocessSettings(Section):
     (storage, a port) may pass. Doubles with each such life in a row, up to a minute. Other restarts never wait."""
     max_rank_faults: PositiveInt | None = None
     """Faults of one rank before that rank is given up (NVRx FaultCounter). Default: `max_restarts`."""
+    health_checks: (
+        Annotated[tuple[Literal["cuda", "gpu", "nvlink", "nic"], ...], Field(strict=False)] | None
+    ) = None
+    """What a rank on a GPU must pass before it begins another life; one that fails is given up like one with too many
+    faults. `cuda`: the device answers. Through NVML, with NVRx 0.5 or later: `gpu`, the driver asks for no reset;
+    `nvlink`, the links are up (NVRx only logs it); `nic`, the InfiniBand link nearest to the GPU has not gone down.
+    Default: all that the NVRx in use has. Without a GPU nothing is checked."""
     min_world_size: PositiveInt | None = None
     """Fewest ranks with which the run goes on. Default: all of them."""
     soft_timeout: PositiveDuration = timedelta(minutes=1)
@@ -81,6 +88,13 @@ class FtLauncherSettings(Section):
     """How often the launcher looks whether its workers live."""
     workers_stop_timeout: Duration = timedelta(seconds=1)
     """Time left to healthy workers to stop by themselves once one has failed."""
+    health_check_interval: PositiveDuration = timedelta(seconds=5)
+    """How often rank monitors ask NVML whether a GPU needs a reset; its node then leaves the run."""
+    nic_monitor: bool = False
+    """Whether rank monitors also count, as often, how often the InfiniBand link nearest to each GPU went down."""
+    nic_check: bool = False
+    """Whether a node looks at its InfiniBand links before it joins the others, at each start of the workers. NVRx 0.6
+    or later."""
     term_timeout: PositiveDuration = timedelta(seconds=30)
     """Time between SIGTERM and SIGKILL when the launcher itself is asked to stop. Above one save."""
 

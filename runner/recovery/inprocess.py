@@ -150,11 +150,11 @@ class InprocessLayer:
     def wrapper(self) -> Any:
         """NVRx's wrapper with the recipe's settings."""
         s = self.settings
-        health: Any = self._counter
-        if self.setup.gpus:
-            health = nvrx.Compose(nvrx.CudaHealthCheck(), self._counter)
         return nvrx.make_wrapper(
             gpus=self.setup.gpus,
+            checks=s.health_checks,
+            local_rank=self.setup.facts.local_rank,
+            counter=self._counter,
             store_factory=nvrx.WrapperStore,
             store_kwargs={
                 "host_name": self._meeting.address,
@@ -169,7 +169,6 @@ class InprocessLayer:
                 min_active_world_size=self._min_world,
             ),
             abort=nvrx.Compose(_Cut(self), _Freeze(self)),
-            health_check=health,
             rank_assignment=nvrx.Compose(nvrx.ActivateAllRanks(), nvrx.ShiftRanks()),
             monitor_thread_interval=s.monitor_interval,
             monitor_process_interval=s.monitor_interval,

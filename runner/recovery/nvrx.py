@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib import metadata
 from typing import Any
 
 from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
@@ -15,15 +16,18 @@ from nvidia_resiliency_ext.inprocess import (
     CallWrapper,
     Compose,
     Wrapper,
+    health_check,
 )
 from nvidia_resiliency_ext.inprocess.abort import Abort, AbortTorchDistributed
 from nvidia_resiliency_ext.inprocess.attribution import Interruption, InterruptionRecord
 from nvidia_resiliency_ext.inprocess.exception import RestartAbort
-from nvidia_resiliency_ext.inprocess.health_check import CudaHealthCheck, FaultCounter
+from nvidia_resiliency_ext.inprocess.health_check import FaultCounter
 from nvidia_resiliency_ext.inprocess.initialize import RetryController
 from nvidia_resiliency_ext.inprocess.monitor_process import MonitorProcess
 from nvidia_resiliency_ext.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
 from nvidia_resiliency_ext.inprocess.store import TCPStore as WrapperStore
+
+from runner.errors import InputError
 
 __all__ = [
     "Abort",
@@ -31,7 +35,6 @@ __all__ = [
     "ActivateAllRanks",
     "CallWrapper",
     "Compose",
-    "CudaHealthCheck",
     "FaultCounter",
     "RestartAbort",
     "RetryController",
@@ -99,7 +102,43 @@ def _end_monitor(self: Any) -> None:
 MonitorProcess.shutdown = _end_monitor
 
 
-def make_wrapper(*, gpus: bool, **settings: Any) -> Wrapper:
-    """`inprocess.Wrapper` with these settings; the NVML checks that NVRx adds only where there is a GPU."""
-    with contextlib.nullcontext() if gpus else _hidden_local_rank():
-        return Wrapper(**settings)
+_CHECKS = {
+    "cuda": "CudaHealthCheck",
+    "gpu": "ChainedGPUHealthCheck",
+    "nvlink": "ChainedNVLHealthCheck",
+    "nic": "ChainedNicHealthCheck",
+}
+
+
+def health_checks(names: Sequence[str], local_rank: int) -> list[Any]:
+    """The health checks of these names for the GPU of this rank.
+
+    Raises:
+        InputError: this release of NVRx does not have one of them.
+    """
+    found = []
+    for name in names:
+        kind = getattr(health_check, _CHECKS[name], None)
+        if kind is None:
+            raise InputError(
+                f"recovery.inprocess.health_checks: {name} needs NVRx 0.5 or later, and "
+                f"{metadata.version('nvidia-resiliency-ext')} is installed; leave it out"
+            )
+        found.append(kind() if name == "cuda" else kind(device_index=local_rank))
+    return found
+
+
+def make_wrapper(
+    *, gpus: bool, checks: Sequence[str] | None, local_rank: int, counter: FaultCounter, **settings: Any
+) -> Wrapper:
+    """`inprocess.Wrapper` with these settings.
+
+    Args:
+        gpus: whether this rank computes on one; without, no device is checked.
+        checks: names of health checks; None for those that the release makes by itself.
+        local_rank: index of the GPU.
+        counter: the fault counter, which is a health check as well.
+    """
+    found = health_checks(("cuda",) if checks is None else checks, local_rank) if gpus else []
+    with contextlib.nullcontext() if gpus and checks is None else _hidden_local_rank():
+        return Wrapper(health_check=Compose(*found, counter), **settings)

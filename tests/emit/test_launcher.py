@@ -31,7 +31,7 @@ print(json.dumps({
     "monitor": config.monitor_interval, "heartbeat": ft.rank_heartbeat_timeout,
     "first_heartbeat": ft.initial_rank_heartbeat_timeout, "check": ft.workload_check_interval,
     "signal": ft.rank_termination_signal.name, "nic": ft.enable_nic_monitor,
-    "nic_check": getattr(ft, "enable_nic_healthcheck", False),
+    "nic_check": getattr(ft, "enable_nic_healthcheck", False), "look": ft.node_health_check_interval,
     "no_progress": getattr(ft, "max_no_progress_cycles", 0), "local": config.local_addr,
 }))
 """
@@ -67,7 +67,7 @@ def test_real_parser_of_each_release_reads_what_the_recipe_says(version: str) ->
             "ft_launcher": {
                 "max_restarts": 7, "rank_heartbeat_timeout": "3m", "initial_rank_heartbeat_timeout": 250.5,
                 "workload_check_interval": "250ms", "monitor_interval": 0.2, "workers_stop_timeout": 2,
-                "term_timeout": "95s",
+                "term_timeout": "95s", "health_check_interval": "7s",
             },
         },
         cluster={"nodes": 3, "rendezvous_port": 29611},
@@ -86,8 +86,24 @@ def test_real_parser_of_each_release_reads_what_the_recipe_says(version: str) ->
         "command": ["/opt/bin/nvrx-worker", "/etc/nvrx/recipe.yaml"], "nodes": [3, 3], "ranks": 2,
         "endpoint": "job-0.job:29611", "run_id": "job", "restarts": 7, "term": 95, "stop": 2, "monitor": 0.2,
         "heartbeat": 180, "first_heartbeat": 250.5, "check": 0.25, "signal": "SIGKILL", "nic": False,
-        "nic_check": False, "no_progress": 0, "local": "job-1.job",
+        "look": 7, "nic_check": False, "no_progress": 0, "local": "job-1.job",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_links_are_checked_where_the_recipe_says_so_and_the_release_can(version: str) -> None:
+    def command(**checks: bool) -> list[str]:
+        recipe = tiny(recovery={"layer": "ft_launcher", "ft_launcher": checks})
+        return launcher_argv(recipe, recipe_path=Path("r.yaml"), nvrx_version=version)
+
+    can_check = version >= "0.6"
+    monitored = parse(_PARSE_FT, command(nic_monitor=True), release_environ(version))
+    assert (monitored["nic"], monitored["nic_check"]) == (True, False)
+    if can_check:
+        assert "--ft-enable-nic-healthcheck=True" in command(nic_check=True)
+    else:
+        with pytest.raises(InputError, match=f"recovery.ft_launcher.nic_check: NVRx {version} cannot"):
+            command(nic_check=True)
 
 
 @pytest.mark.parametrize("layer", LAYERS[:2])

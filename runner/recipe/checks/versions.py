@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
-from runner.recipe.checks.timeouts import inprocess
+from runner.recipe.checks.timeouts import ft_launcher, inprocess
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
@@ -68,3 +68,52 @@ def nvrx_is_supported(recipe: Recipe, report: Report) -> None:
     version = recipe.cluster.nvrx_version
     if version is not None and numbers(version)[:3] == (0, 4, 0):
         report.add("cluster.nvrx_version", f"NVRx {version} is not supported", "use 0.4.1 to 0.7")
+
+
+@rule("R804")
+def health_checks_exist(recipe: Recipe, report: Report) -> None:
+    """Health checks must exist in the NVRx that `cluster.nvrx_version` names.
+
+    `gpu`, `nvlink` and `nic` of `recovery.inprocess.health_checks` came with 0.5, `recovery.ft_launcher.nic_check` with
+    0.6. Where no version is named, the one that is installed decides when the run starts.
+    """
+    version = recipe.cluster.nvrx_version
+    if version is None:
+        return
+    soft, launcher = inprocess(recipe), ft_launcher(recipe)
+    late = [name for name in (soft.health_checks or ()) if name != "cuda"] if soft else []
+    if late and numbers(version) < (0, 5):
+        report.add(
+            "recovery.inprocess.health_checks",
+            f"NVRx {version} has no check of {', '.join(late)}",
+            "use 0.5 or later, or leave them out",
+            also="cluster.nvrx_version",
+        )
+    if launcher and launcher.nic_check and numbers(version) < (0, 6):
+        report.add(
+            "recovery.ft_launcher.nic_check",
+            f"NVRx {version} cannot check links before a start",
+            "use 0.6 or later, or nic_monitor",
+            also="cluster.nvrx_version",
+        )
+
+
+@rule("R805")
+def nics_are_near_gpus(recipe: Recipe, report: Report) -> None:
+    """`nic_monitor`, `nic_check` and the `nic` health check need GPUs.
+
+    NVRx finds the link of a rank by the PCI distance to its GPU, through NVML; without one the rank monitors fail.
+    """
+    if report.facts.on_gpus is not False:
+        return
+    soft, launcher = inprocess(recipe), ft_launcher(recipe)
+    asked = [
+        f"ft_launcher.{name}" for name in ("nic_monitor", "nic_check") if launcher and getattr(launcher, name)
+    ]
+    if soft and "nic" in (soft.health_checks or ()):
+        asked.append("inprocess.health_checks")
+    for path in asked:
+        report.add(
+            f"recovery.{path}", "the ranks compute on CPUs, and a link is found by its GPU", "leave it out",
+            also="cluster.accelerator",
+        )  # fmt: skip
