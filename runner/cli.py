@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.arguments import Parser, working_folder
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, RunError, in_another_locale, storage_error
+from runner.launch.signals import Stopped, stop_before_start
 from runner.streams import complain, go_on_unread, interrupted, write_out
 
 if TYPE_CHECKING:
@@ -82,6 +83,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         complain(f"nvrx-run: {error}")
         return int(error.exit_code)
+    except UnicodeEncodeError as error:  # of a path: texts are written as UTF-8
+        if args.verbose:
+            raise
+        complain(f"nvrx-run: {in_another_locale(error)}")
+        return int(ExitCode.BAD_RECIPE)
+    except OSError as error:
+        if args.verbose:
+            raise
+        failure = storage_error(error)
+        complain(f"nvrx-run: {failure}")
+        return int(failure.exit_code)
+    except Stopped as stopped:
+        complain(f"nvrx-run: {stopped}: stopped before anything was started; the same command starts it")
+        return int(ExitCode.PREEMPTED)
     except KeyboardInterrupt:  # a run's own processes take the signal as a wish to save and stop
         return interrupted("nvrx-run")
 
@@ -142,6 +157,7 @@ def _write(args: argparse.Namespace, text: str) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    stop_before_start()
     from runner.launch.supervisor import run
 
     go_on_unread()

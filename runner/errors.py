@@ -65,3 +65,11 @@ def storage_error(error: OSError) -> RunError:
     if no_room(error):
         return RunError(f"{what}; make room, then run the same command", ExitCode.SAVE_FAILED)
     return RunError(what)
+
+
+def in_another_locale(error: UnicodeEncodeError) -> str:
+    """A path that this process's locale cannot name, as one line with the remedy."""
+    return (
+        f"{error.object!a}: the locale's {error.encoding} has no {error.object[error.start]!a}; "
+        "use one of UTF-8, e.g. LC_ALL=C.UTF-8, or set PYTHONUTF8=1"
+    )

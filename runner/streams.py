@@ -73,6 +73,12 @@ def interrupted(program: str) -> int:
     return 128 + signal.SIGINT
 
 
+def fit_for_output(text: str) -> str:
+    """A text with what standard output's encoding lacks escaped: no character in a log is worth a run."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def discard_output() -> None:
     """From now on, what is printed goes nowhere: what is left in Python's buffer fails no second time."""
     with contextlib.suppress(OSError, ValueError):  # not backed by a file: nothing is flushed at the end

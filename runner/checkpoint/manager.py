@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from runner.checkpoint.contradiction import OwnRun
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.preparation import Preparation
@@ -53,9 +54,17 @@ def build_checkpointer(recipe: Recipe, ledger: Ledger, log: Log, *, device: torc
     default = f"{recipe.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     respawns = ft_launcher_settings(recipe.recovery) is not None
     return Manager(
-        recipe.checkpoint, folder, current_run_id(default), ledger, log, device, successors=respawns,
-        skew=2 * recipe.recovery.start_timeout + _MARGIN,  # data and model; a rank that hangs there goes first
-    )  # fmt: skip
+        recipe.checkpoint,
+        folder,
+        current_run_id(default),
+        ledger,
+        log,
+        device,
+        successors=respawns,
+        skew=2 * recipe.recovery.start_timeout
+        + _MARGIN,  # data and model; a rank that hangs there goes first
+        run=OwnRun(recipe.run_folder, recipe.training.steps),
+    )
 
 
 class Manager:
@@ -68,6 +77,7 @@ class Manager:
         device: where the state is.
         successors: whether a respawned worker may go on from this one's snapshots.
         skew: longest wait for the other ranks at the start of a life.
+        run: what the checkpoints are held against; None to believe them.
     """
 
     def __init__(
@@ -81,7 +91,9 @@ class Manager:
         *,
         successors: bool = True,
         skew: timedelta = timedelta(minutes=5),
+        run: OwnRun | None = None,
     ) -> None:
+        self._run = run
         self._section = section
         self._ledger = ledger
         self._log = log
@@ -131,6 +143,7 @@ class Manager:
             folder=self._folder,
             retention=self._retention,
             section=self._section,
+            run=self._run,
             fingerprint=self._prepared.fingerprint,
             in_process=self._life.in_process,
             log=self._log,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from runner.checkpoint import loader
+from runner.checkpoint.contradiction import OwnRun
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.record import CommitRecord, Damaged, read_record
@@ -33,6 +34,7 @@ class Restorer:
         folder: CheckpointFolder,
         retention: Retention,
         section: CheckpointSection,
+        run: OwnRun | None,
         fingerprint: str,
         in_process: bool,
         log: Any,
@@ -45,6 +47,7 @@ class Restorer:
         self._folder = folder
         self._retention = retention
         self._section = section
+        self._run = run
         self._fingerprint = fingerprint
         self._in_process = in_process
         self._log = log
@@ -58,8 +61,9 @@ class Restorer:
             its step, where it came from, and this rank's streaming state.
 
         Raises:
-            RunError: NO_LOADABLE_CHECKPOINT where checkpoints exist and none loads; BAD_RECIPE where they belong to
-                another model, or the folder cannot be used.
+            RunError: NO_LOADABLE_CHECKPOINT where checkpoints exist and none loads, or the run has saved some and
+                there are none; BAD_RECIPE where they belong to another model, are past the run's end, or the folder
+                cannot be used.
         """
         timeout = self._section.load_timeout
         self._timeout = timeout
@@ -116,14 +120,18 @@ class Restorer:
                 self._set_aside(step, str(damage))
                 continue
             self._check(record, state)
+            if self._run is not None and self._run.check_end(step, stored, folder.root):
+                self._log.warning("the run is past training.steps: nothing is left to train", at=step)
             return {"memory": False, "step": step, "record": asdict(record), "committed": stored}
         damaged = [entry.path.name for entry in folder.entries() if entry.state == "damaged"]
         if damaged:
             raise RunError(
                 f"none of the checkpoints in {folder.root} loads (set aside: {', '.join(damaged)}); repair one and "
-                f"take its suffix away, or remove them all to start from step 0",
+                f"take its suffix away, or name another output.folder to start from step 0",
                 ExitCode.NO_LOADABLE_CHECKPOINT,
             )
+        if self._run is not None:
+            self._run.check_empty(folder.root)
         return {"memory": False, "step": 0, "committed": []}
 
     def _check(self, record: CommitRecord, state: TrainState) -> None:

@@ -42,7 +42,17 @@ class FiredFaults:
         write_durably(self._path(fault.index), json.dumps(asdict(fault) | {"time": time.time()}))
 
     def all(self) -> list[dict[str, Any]]:
-        """Everything that has fired, by index."""
-        if not self._folder.is_dir():
-            return []
-        return [json.loads(path.read_text()) for path in sorted(self._folder.glob("[0-9]*.json"))]
+        """Everything that has fired, by index. Of a file that is damaged the index is known: its name says it."""
+        found = []
+        for path in sorted(self._folder.glob("*.json")):
+            if path.stem.isdecimal():
+                found.append(_fields(path) | {"index": int(path.stem)})
+        return found
+
+
+def _fields(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from runner.launch.durable import write_durably
 
@@ -64,13 +64,31 @@ def write_record(run_folder: Path, record: FaultRecord) -> Path:
 
 
 def read_records(run_folder: Path, *, without: frozenset[str] = frozenset()) -> list[FaultRecord]:
-    """All records of a run, oldest first; those in the files `without` are left out."""
-    folder = records_folder(run_folder)
-    if not folder.is_dir():
-        return []
+    """All records of a run, oldest first; those in the files `without` are left out, and what is no record."""
     records = [
-        FaultRecord(**json.loads(path.read_text()))
-        for path in folder.glob("*.json")
-        if not path.name.startswith(".") and path.name not in without
+        record for path, record in _files(run_folder) if record is not None and path.name not in without
     ]
     return sorted(records, key=lambda record: record.time)
+
+
+def damaged_records(run_folder: Path) -> list[Path]:
+    """Files among the records of a run that hold none: records are written whole, so something damaged them."""
+    return [path for path, record in _files(run_folder) if record is None]
+
+
+def _files(run_folder: Path) -> list[tuple[Path, FaultRecord | None]]:
+    paths = sorted(
+        path for path in records_folder(run_folder).glob("*.json") if not path.name.startswith(".")
+    )
+    return [(path, _record(path)) for path in paths]
+
+
+def _record(path: Path) -> FaultRecord | None:
+    try:
+        record = FaultRecord(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+    numbers = (record.rank, record.step, record.time)
+    texts = (record.kind, record.layer, record.attempt, record.what, record.stacks, record.phase)
+    whole = all(isinstance(n, int | float) for n in numbers) and all(isinstance(t, str) for t in texts)
+    return record if whole and record.kind in get_args(FaultKind) else None

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from runner.faults.fired import FiredFaults
-from runner.faults.records import FaultRecord, read_records
+from runner.faults.records import FaultRecord, damaged_records, read_records
 from runner.recipe.derived import world_size
 from runner.recipe.fault_schedule import fault_schedule
 from runner.recipe.recipe import Recipe
@@ -37,14 +37,15 @@ def _planned(recipe: Recipe) -> str:
 
 def post_mortem(run_folder: Path) -> str:
     """One block for each fault that happened: the rank that had it first, then what the others saw."""
-    records = read_records(run_folder)
+    records, damaged = read_records(run_folder), damaged_records(run_folder)
+    left_out = "".join(f"\nleft out, for it is damaged: {path}" for path in damaged)
     if not records:
-        return "faults that happened: none"
+        return "faults that happened: none" + left_out
     lives: dict[str, list[FaultRecord]] = {}
     for record in records:
         lives.setdefault(record.attempt, []).append(record)
     blocks = [_block(number, found) for number, found in enumerate(lives.values(), 1)]
-    return f"faults that happened ({len(lives)})\n" + "\n".join(blocks)
+    return f"faults that happened ({len(lives)})\n" + "\n".join(blocks) + left_out
 
 
 def _block(number: int, records: list[FaultRecord]) -> str:

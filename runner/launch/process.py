@@ -42,7 +42,7 @@ def name_this_process(name: str) -> None:
 def process_name(pid: int) -> str:
     """The name that a process has; empty where there is no such process."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
@@ -50,7 +50,9 @@ def process_name(pid: int) -> str:
 def stat_fields(pid: int) -> list[str] | None:
     """Fields of /proc/PID/stat from the state on, or nothing where there is no such process."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(
+            encoding="utf-8", errors="replace"
+        )  # a name may hold any byte
     except (FileNotFoundError, ProcessLookupError):
         return None
     return text[text.rindex(")") + 2 :].split()

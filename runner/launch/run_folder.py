@@ -17,6 +17,7 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
 
 RECIPE = "recipe.yaml"
+_FOLDERS = ("logs", "outcome", "faults", "ledger", "data")  # that a run makes in its folder
 
 
 def _text(path: Path) -> str | None:
@@ -24,6 +25,11 @@ def _text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
         return None
+
+
+def _check_folder(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file, and a run keeps a folder there; move it away")
 
 
 class RunFolder:
@@ -47,6 +53,8 @@ class RunFolder:
         self._lock: TextIO | None = None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            for name in _FOLDERS:
+                _check_folder(self.path / name)
             self.logs.mkdir(exist_ok=True)
             self._lock = self._locked(self.path / f".lock-node{node_rank}", patience)
         except OSError as error:
@@ -61,7 +69,7 @@ class RunFolder:
             ) from error
 
     def _locked(self, path: Path, patience: float) -> TextIO:
-        lock = path.open("a+")
+        lock = path.open("a+", encoding="utf-8", errors="replace")
         until = time.monotonic() + patience
         while True:
             try:
@@ -118,14 +126,24 @@ class RunFolder:
         """Remember that the run is done."""
         write_durably(self.path / "finished.json", json.dumps({"steps": self._recipe.training.steps}))
 
-    def finished(self) -> bool:
-        """Whether the run is done already and its last checkpoint is still there."""
+    def finished(self) -> str:
+        """What is there, in words, where the run is done already and the checkpoint of its last step is still there.
+
+        Nothing where it is not. Where the recipe ends ahead of what was trained, only a checkpoint of that very step
+        is the end of the run.
+        """
         try:
-            steps = int(json.loads((self.path / "finished.json").read_text())["steps"])
+            trained = int(json.loads((self.path / "finished.json").read_text())["steps"])
         except (OSError, ValueError, TypeError, KeyError):  # absent or damaged: the checkpoints decide
-            return False
-        checkpoint = self._recipe.checkpoint_folder / f"step-{steps}"
-        return bool(steps >= self._recipe.training.steps and checkpoint.is_dir())
+            return ""
+        end = self._recipe.training.steps
+        checkpoint = self._recipe.checkpoint_folder / f"step-{end}"
+        if trained < end or not checkpoint.is_dir():
+            return ""
+        further = f" (the run went on to step {trained})" if trained > end else ""
+        return (
+            f"finished already: {checkpoint} is there{further}, nothing to do; training.steps raises the end"
+        )
 
     def close(self) -> None:
         """Give the folder back."""

@@ -28,15 +28,15 @@ from runner.launch.place import Place, find_place, managed, own_rank
 from runner.launch.pod import LeaderWatch
 from runner.launch.presence import Roll
 from runner.launch.run_folder import RunFolder
+from runner.launch.signals import stop_signals
 from runner.launch.terminal import offer_terminal
 from runner.launch.verdict import MEETING_OVER, Verdict, Watch, conclude
 from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
 from runner.ledger.sinks.live import live_reporting
 from runner.ledger.writer import LedgerWriter
-from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
 from runner.recipe.resolve import resolve
-from runner.streams import complain
+from runner.streams import complain, fit_for_output
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
@@ -54,11 +54,6 @@ _FAREWELL = (
 )
 _MEETINGS = 10  # rendezvous that a node may find closed before it gives up
 _NEXT_MEETING = 2.0  # seconds until it looks again
-
-
-def stop_signals(recipe: Recipe) -> frozenset[signal.Signals]:
-    """Signals that ask a run to save and stop."""
-    return frozenset(signal.Signals[name] for name in recipe.recovery.stop_signals)
 
 
 class Session:
@@ -97,9 +92,7 @@ class Session:
         with contextlib.closing(RunFolder(self._recipe, own_rank(), patience=patience)) as run_folder:
             for meeting in range(1, _MEETINGS + 1):
                 if not self._has_place(run_folder):
-                    _say(
-                        f"{run_folder.path}: finished already, nothing to do (training.steps raises the end)"
-                    )
+                    _say(f"{run_folder.path}: {run_folder.finished()}")
                     self._summary(run_folder)
                     return int(ExitCode.DONE)
                 self._watch = Watch()
@@ -123,7 +116,7 @@ class Session:
             self._place = find_place(
                 self._recipe,
                 say=_say,
-                stop_requested=lambda: bool(self._signals) or run_folder.finished(),
+                stop_requested=lambda: bool(self._signals or run_folder.finished()),
             )
         except RunError:
             if not self._signals and run_folder.finished():
@@ -350,7 +343,7 @@ class Session:
             _say(f"there is no summary: {error}")
             return
         try:
-            print(f"\n{text}", flush=True)
+            print(fit_for_output(f"\n{text}"), flush=True)
         except BrokenPipeError:
             pass
         except OSError as error:

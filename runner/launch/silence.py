@@ -59,7 +59,10 @@ def hung_ranks(run_folder: Path, within: float, before: float) -> list[Silent]:
     """
     newest: dict[int, tuple[int, Path]] = {}
     for path in (run_folder / "faults").glob("silent-rank*.txt"):
-        rank, made = map(int, path.stem.removeprefix("silent-rank").split("-"))
+        match = re.fullmatch(r"silent-rank(\d+)-(\d+)\.txt", path.name)
+        if match is None:  # not ours
+            continue
+        rank, made = int(match[1]), int(match[2])
         if made <= before * 1000 and made >= newest.get(rank, (0, path))[0]:
             newest[rank] = (made, path)
     wrote, mute = [], []

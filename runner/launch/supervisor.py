@@ -19,9 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from runner.errors import ExitCode, RunError, storage_error
+from runner.errors import ExitCode, RunError, in_another_locale, storage_error
 from runner.launch.children import kill_descendants
 from runner.launch.process import adopt_orphans
+from runner.launch.signals import hold_back, stop_signals
 from runner.launch.terminal import append_to_files
 from runner.streams import complain
 
@@ -37,14 +38,12 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
         loaded: the checked recipe.
         verbose: show what the launcher and all ranks print, and tracebacks.
     """
-    from runner.launch.session import stop_signals
-
     sys.stdout.flush()
     sys.stderr.flush()
     append_to_files()
     adopt_orphans()
     signals = stop_signals(loaded.recipe)
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none is lost between here and the handlers
+    hold_back(signals)
     with tempfile.TemporaryDirectory(prefix="nvrx-run-") as control:
         parent = os.getpid()
         child = os.fork()
@@ -68,17 +67,17 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
 
 def _wait(child: int, signals: frozenset[signal.Signals], recipe: Recipe) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
-        os.kill(child, number)  # it cannot have been reaped yet: that ends this function
+        with contextlib.suppress(ProcessLookupError):  # it has ended in this moment
+            os.kill(child, number)
 
-    before = {number: signal.signal(number, forward) for number in signals}
+    for number in signals:
+        signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     try:
         _, status = os.waitpid(child, 0)
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        for number in signals:  # the run is over: how it ended is not changed by a late wish that it stop
+            signal.signal(number, signal.SIG_IGN)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         _clean_up_after_supervisor(recipe)
@@ -123,5 +122,10 @@ def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int) 
         failure = storage_error(error)
         complain(f"nvrx-run: {failure}")
         return int(failure.exit_code)
+    except UnicodeEncodeError as error:  # of a path
+        if verbose:
+            traceback.print_exc()
+        complain(f"nvrx-run: {in_another_locale(error)}")
+        return int(ExitCode.BAD_RECIPE)
     finally:
         kill_descendants()

@@ -96,5 +96,9 @@ def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
 
 
 def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip(" =-\t")]
+    lines = [
+        line.strip()
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip(" =-\t")
+    ]
     return lines[-1][:300] if lines else "it printed nothing"

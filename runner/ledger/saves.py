@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
-from runner.ledger.codec import Record
+from runner.ledger.codec import Record, decode
 from runner.ledger.events import SaveCommitted, SaveFailed, SaveStarted, SnapshotTaken, StepsRolled
 
 Outcome = Literal["committed", "failed", "not committed"]
@@ -80,3 +82,27 @@ def snapshots_of(records: Sequence[Record]) -> Snapshots:
             elif isinstance(r.event, StepsRolled):
                 count += r.event.snapshots
     return Snapshots(count, stalled)
+
+
+def newest_saved(folder: Path) -> int:
+    """The highest step of which a run's ledger says that a checkpoint was committed; 0 where there is none.
+
+    Looks for these events alone, so that a ledger of thousands of ranks takes no longer than reading it.
+
+    Args:
+        folder: the run's.
+    """
+    newest = 0
+    for path in (folder / "ledger").glob("rank-*.jsonl"):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:  # folded into its history while we look: that is on the way
+            continue
+        for line in data.split(b"\n"):
+            if b"SaveCommitted" not in line:
+                continue
+            with suppress(ValueError):  # torn
+                item = decode(line)
+                if item is not None and isinstance(item[0], SaveCommitted):
+                    newest = max(newest, item[0].step)
+    return newest

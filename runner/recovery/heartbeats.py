@@ -29,7 +29,7 @@ class Heartbeats:
         self._stacks: TextIO | None = None
         try:
             stacks.parent.mkdir(parents=True, exist_ok=True)
-            self._stacks = stacks.open("w")
+            self._stacks = stacks.open("w", encoding="utf-8", errors="backslashreplace")
         except OSError as error:  # a full disk must not end a run that could go on
             complain(
                 f"the stacks of this rank will be unknown if it falls silent: {stacks}: {error.strerror}"

@@ -15,7 +15,7 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from runner.recipe.output import OutputSection
-from runner.streams import complain
+from runner.streams import complain, fit_for_output
 
 
 def configure(output: OutputSection, folder: Path, rank: int) -> structlog.stdlib.BoundLogger:
@@ -93,7 +93,7 @@ class _Fork:
     def _show(self, line: str) -> None:
         """To standard output, for as long as somebody reads it: `| head`, a closed terminal must not end a run."""
         try:
-            sys.stdout.write(line + "\n")
+            sys.stdout.write(fit_for_output(line) + "\n")
             sys.stdout.flush()
         except OSError as error:
             self._console = None

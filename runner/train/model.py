@@ -280,5 +280,5 @@ def _safetensors_files(name: str, revision: str | None) -> list[str]:
                     f"model.name: {name} has no safetensors files; re-save it with save_pretrained"
                 )
             return [single]
-        parts = sorted(set(json.loads(Path(index).read_text())["weight_map"].values()))
+        parts = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
         return [cached_file(name, part, revision=revision) for part in parts]

@@ -27,6 +27,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from runner.checkpoint.contradiction import OwnRun
 from runner.checkpoint.manager import Manager
 from runner.checkpoint.shm import SHARED_MEMORY
 from runner.checkpoint.writing import Writing
@@ -209,13 +210,14 @@ def train(
     until: int,
     sharding: str = "fsdp",
     width: int = 13,
+    run: OwnRun | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """One whole run to step `until`: restore, train, finish, close."""
     life = place.life()
     recorder = Recorder()
     trainer = Trainer(life, sharding=sharding, width=width)
-    checkpointer = manager(folder, recorder, run_id, **settings)
+    checkpointer = manager(folder, recorder, run_id, run, **settings)
     try:
         checkpointer.attach(life, trainer.state)
         step, source = checkpointer.restore()
@@ -269,8 +271,10 @@ def wait_for_writer(writing: Writing) -> None:
         time.sleep(0.01)
 
 
-def manager(folder: Path | str, recorder: Recorder, run_id: str, **settings: Any) -> Manager:
-    return Manager(section(**settings), Path(folder), named(run_id), recorder, recorder, CPU)
+def manager(
+    folder: Path | str, recorder: Recorder, run_id: str, run: OwnRun | None = None, **settings: Any
+) -> Manager:
+    return Manager(section(**settings), Path(folder), named(run_id), recorder, recorder, CPU, run=run)
 
 
 class Rank:

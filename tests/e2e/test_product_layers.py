@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from product import LAYERS, Run, make_run, same
+from product import LAYERS, NVRX_RUN, Run, make_run, same
 
 from runner.errors import ExitCode
 
@@ -65,6 +66,38 @@ def test_a_lost_ledger_does_not_fail_a_finished_run(undisturbed: Run) -> None:
         away.rename(ledger)
     assert done.returncode == 0
     assert "there is no summary: " in done.stderr
+
+
+def test_an_end_ahead_of_what_was_trained_is_only_an_end_if_its_checkpoint_is_there(
+    undisturbed: Run, tmp_path: Path
+) -> None:
+    lower = Run(tmp_path / "lower.yaml", undisturbed.folder)
+    text = undisturbed.recipe.read_text()
+    assert "steps: 12" in text
+    lower.recipe.write_text(text.replace("steps: 12", "steps: 8"))
+    done = lower.finish()
+    step_8 = undisturbed.folder / "checkpoints" / "step-8"
+    assert f"finished already: {step_8} is there (the run went on to step 12)" in done.stderr
+
+
+def test_closed_streams_take_nothing_from_a_run(undisturbed: Run) -> None:
+    files = {path for path in undisturbed.folder.rglob("*") if path.is_file()}
+    command = f"exec {NVRX_RUN} {undisturbed.recipe} <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False, timeout=60).returncode == 0
+    assert {path for path in undisturbed.folder.rglob("*") if path.is_file()} == files
+
+
+def test_a_run_whose_checkpoints_were_deleted_says_so_and_touches_nothing(
+    undisturbed: Run, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed.folder, tmp_path / "run")
+    run = make_run(tmp_path, {"recovery": LAYERS["none"]})
+    shutil.rmtree(run.folder / "checkpoints")
+    done = run.command()
+    assert done.returncode == ExitCode.NO_LOADABLE_CHECKPOINT, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert f"{run.folder}/checkpoints holds no checkpoint" in line and "last of step 12" in line
+    assert run.steps_saved() == []
 
 
 def test_a_sync_and_an_async_checkpoint_of_the_same_step_are_bit_identical(

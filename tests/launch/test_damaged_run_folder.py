@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +12,15 @@ from pathlib import Path
 import pytest
 from tinylab import recipe_text
 
+from runner.errors import InputError
+from runner.faults.records import FaultRecord, read_records, write_record
+from runner.faults.schedule import schedule_text
 from runner.launch.control import Control
 from runner.launch.earlier import decisive
 from runner.launch.outcome import Outcome, OutcomeReader, outcome_folder, write_outcome
+from runner.launch.process import children_by_parent, process_name
 from runner.launch.run_folder import RunFolder
+from runner.launch.silence import hung_ranks
 from runner.recipe.load import load_recipe
 from runner.recipe.resolve import resolve
 
@@ -38,6 +45,53 @@ def test_a_file_that_is_no_outcome_is_left_aside(tmp_path: Path, content: str) -
     assert [outcome.rank for outcome in reader.outcomes()] == [1]
     found = decisive(tmp_path, Control(None), frozenset())
     assert found is not None and found.exit_code == 12
+
+
+@pytest.mark.parametrize("name", ["logs", "outcome", "faults", "ledger", "data"])
+def test_a_file_where_a_run_keeps_a_folder_is_named(tmp_path: Path, name: str) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe_text(tmp_path, "none"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("")
+    with pytest.raises(
+        InputError, match=f"/run/{name} is a file, and a run keeps a folder there; move it away"
+    ):
+        RunFolder(resolve(load_recipe(recipe).recipe, cwd=tmp_path), 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"kind": "died"}', None])
+def test_damaged_records_of_faults_are_left_out_and_named(tmp_path: Path, content: bytes | None) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    faults = {
+        "at": [{"step": 3, "rank": 0, "type": "exception"}, {"step": 5, "rank": 1, "type": "exception"}]
+    }
+    recipe.write_text(recipe_text(tmp_path, "none", faults=faults))
+    run = tmp_path / "run"
+    kept = write_record(run, FaultRecord("died", 1, 3, "none", "a", "rank 1 died"))
+    if content is None:
+        content = kept.read_bytes().replace(b'"rank": 1', b'"rank": "1"')
+    (run / "faults" / "damaged.json").write_bytes(content)
+    (run / "faults" / "silent-rank.txt").write_bytes(content)
+    fired = run / "faults" / "fired" / "00000.json"
+    fired.parent.mkdir()
+    fired.write_bytes(content)
+    text = schedule_text(load_recipe(recipe).recipe)
+    assert "planned faults (2, 1 fired)" in text
+    assert "faults that happened (1)" in text
+    assert text.endswith(f"left out, for it is damaged: {run}/faults/damaged.json")
+    assert [record.rank for record in read_records(run)] == [1]
+    assert hung_ranks(run, 10, 1e12) == []
+
+
+def test_processes_whose_names_are_no_text_are_seen_like_all_others(tmp_path: Path) -> None:
+    strange = os.fsencode(tmp_path) + b"/\xff\xfe) x"
+    shutil.copy(b"/bin/sleep", strange)
+    with subprocess.Popen([strange, "60"]) as process:
+        try:
+            assert process.pid in children_by_parent()[os.getpid()]
+            assert process_name(process.pid)
+        finally:
+            process.kill()
 
 
 def test_whoever_writes_a_log_file_appends_to_it(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""Checkpoints that contradict their run: deleted by hand, or past the recipe's end. Nothing is trained over."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ckpt_world import World, attempt, train
+
+from runner.checkpoint.contradiction import OwnRun
+from runner.errors import ExitCode
+from runner.ledger.events import SaveCommitted, StepEnded
+from runner.ledger.saves import newest_saved
+from runner.ledger.writer import LedgerWriter
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[World]:
+    with World(2) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def trained(two: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of steps 4 and 6."""
+    folder = tmp_path_factory.mktemp("trained") / "checkpoints"
+    arguments = {"folder": str(folder), "run_id": "contradiction", "mode": "sync", "every": 4, "until": 6}
+    two.run(train, **arguments)
+    assert sorted(path.name for path in folder.iterdir()) == ["step-4", "step-6"]
+    return folder
+
+
+def record_saves(run: Path, *steps: int, segment_bytes: int = 1 << 20) -> None:
+    ledger = LedgerWriter(run, rank=0, life="a", segment_bytes=segment_bytes)
+    for step in steps:
+        ledger.record(StepEnded(step, 0.1, 0.0, 8, 1.0, 0.1, None))
+        ledger.record(SaveCommitted(step=step, bytes=1, seconds=0.1))
+    ledger.close()
+
+
+def again(two: World, folder: Path, run: OwnRun | None) -> list[dict[str, Any]]:
+    until = run.steps if run is not None else 6
+    arguments = {"folder": str(folder), "run_id": "contradiction", "mode": "sync", "every": 4}
+    return two.run(attempt, run=run, until=until, **arguments)
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_start_over(two: World, tmp_path: Path) -> None:
+    run, folder = OwnRun(tmp_path / "run", steps=6), tmp_path / "checkpoints"
+    record_saves(run.folder, 4, 8)
+    for result in again(two, folder, run):
+        assert result["code"] == ExitCode.NO_LOADABLE_CHECKPOINT
+        assert result["error"].startswith(
+            f"{folder} holds no checkpoint, and the ledger of this run says that"
+        )
+        assert (
+            "last of step 8" in result["error"] and f"remove {run.folder / 'ledger'} too" in result["error"]
+        )
+    assert not list(folder.iterdir())
+    shutil.rmtree(run.folder / "ledger")
+    assert [result["source"] for result in again(two, folder, run)] == ["fresh", "fresh"]
+
+
+def test_a_run_that_has_saved_nothing_yet_starts_at_the_beginning(two: World, tmp_path: Path) -> None:
+    run = OwnRun(tmp_path / "run", steps=2)
+    ledger = LedgerWriter(run.folder, rank=0, life="a")
+    ledger.record(StepEnded(1, 0.1, 0.0, 8, 1.0, 0.1, None))
+    ledger.close()
+    assert [result["from"] for result in again(two, tmp_path / "checkpoints", run)] == [0, 0]
+
+
+def test_an_end_that_the_run_is_past_needs_a_checkpoint_of_that_very_step(
+    two: World, trained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    for result in again(two, trained, OwnRun(run, steps=5)):
+        assert result["code"] == ExitCode.BAD_RECIPE
+        assert result["error"].startswith(
+            f"training.steps: 5, but the run is past it: {trained} holds step 4, 6, and none of step 5; "
+            "set training.steps to 6"
+        )
+    for rank, result in enumerate(again(two, trained, OwnRun(run, steps=4))):
+        assert result["from"] == 6, "nothing is left to train, and step 4 is there"
+        said = [event for level, event, _ in result["lines"] if level == "warning"]
+        assert said == ["the run is past training.steps: nothing is left to train"] * (rank == 0)
+    assert sorted(path.name for path in trained.iterdir()) == ["step-4", "step-6"]
+
+
+def test_the_ledger_knows_the_newest_save_through_torn_lines_and_folded_segments(tmp_path: Path) -> None:
+    assert newest_saved(tmp_path) == 0
+    record_saves(tmp_path, *range(4, 400, 4), segment_bytes=2000)
+    ledger = tmp_path / "ledger"
+    assert list(ledger.glob("*.history.jsonl"))
+    with next(ledger.glob("rank-*.jsonl")).open("ab") as file:
+        file.write(b'{"kind":"SaveCommitted","step":99999')
+    assert newest_saved(tmp_path) == 396
+    for path in ledger.glob("rank-*.[0-9]*.jsonl"):
+        path.unlink()
+    assert newest_saved(tmp_path) > 300, "the history has what was folded"
