@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     """Options are written out; a mistake is one line that says what may have been meant."""
 
     def __init__(self, prog: str, description: str, epilog: str) -> None:
-        open_missing()
+        open_missing()  # every command makes its parser before it opens a file
         super().__init__(
             prog=prog, description=description, epilog=epilog, allow_abbrev=False, formatter_class=_Formatter
         )
