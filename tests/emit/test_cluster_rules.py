@@ -80,6 +80,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "checkpoints on a volume inside the storage": (
         {"checkpoint": {"folder": "fast/ckpt"}, **mounted("/shared/fast")}, "R728", "checkpoint.folder",
     ),
+    "the run's folder on a volume inside the storage": (mounted("/shared/runs/"), "R728", "output.folder"),
     "two mounts at one place, written in two ways": (
         mounted("/data/", "/data"), "R729", f"{K}.volume_mounts[1]",
     ),

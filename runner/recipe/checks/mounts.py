@@ -16,15 +16,15 @@ _K = "cluster.kubernetes"
 
 @rule("R728")
 def state_lies_on_shared_storage(recipe: Recipe, report: Report) -> None:
-    """In a pod, the run's folder and the checkpoints lie below the storage's mount path (relative paths do)."""
+    """In a pod, the run's folder and the checkpoints lie below the storage's mount path (relative paths do), and on
+    nothing else that is mounted there."""
     k = recipe.cluster.kubernetes
     if k is None:
         return
     storage = k.storage.mount_path
-    mounts = dict(_mounts(k))
-    by_path = {mounts[setting].path: setting for setting in reversed(mounts)}
+    by_path = {clean(mount.path): setting for setting, mount in reversed(_mounts(k))}
     for path, folder in (
-        ("output.folder", recipe.output.folder),
+        ("output.folder", recipe.output.folder or f"runs/{recipe.name}"),
         ("checkpoint.folder", recipe.checkpoint.folder),
     ):
         if folder is None:
@@ -46,7 +46,7 @@ def state_lies_on_shared_storage(recipe: Recipe, report: Report) -> None:
             report.add(
                 path,
                 f"{place} lies on what is mounted at {inner}, not on the shared storage",
-                f"use a path of {storage} where nothing else is mounted",
+                f"use a path of {storage} where nothing else is mounted, or mount that elsewhere",
                 also=by_path[inner or ""],
             )
 
