@@ -5,8 +5,9 @@
 
 Every layer is one recipe run by `nvrx-run` with faults at stated steps: exceptions for `inprocess`, SIGKILL for
 `ft_launcher`, both in turn for the two together (`--kinds` says otherwise). Figures come from the run's ledger.
-Prints one Markdown table with versions and the date, then the phases of each recovery, and on GPUs the memory in use
-on each (`nvidia-smi`) while the first and the last life ran.
+Prints one Markdown table with versions and the date, then the phases of each recovery. `--memory` adds the memory in use
+on each GPU (`nvidia-smi`) while the first and the last life ran; its times do not count, since asking the driver holds up
+processes that start or end on a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import argparse
 import datetime
 import importlib.metadata
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -101,7 +101,7 @@ class GpuMemory(threading.Thread):
 
     def run(self) -> None:
         query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-        while shutil.which(query[0]) and not self._over.wait(0.2):
+        while not self._over.wait(0.2):
             done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
             self.samples.append((time.time(), tuple(int(line) for line in done.stdout.split())))
 
@@ -141,14 +141,16 @@ def measure(layer: str, arguments: argparse.Namespace) -> tuple[tuple[Recovery, 
     path.write_text(yaml.safe_dump(content))
     command = [str(Path(sys.executable).with_name("nvrx-run")), str(path)]
     memory = GpuMemory()
-    memory.start()
+    if arguments.memory:
+        memory.start()
     done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout, check=False)
-    memory.stop()
+    if arguments.memory:
+        memory.stop()
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
     records = read_run(path.with_suffix("")).records
     goodput, _, _ = account(records)
-    if not memory.samples:
+    if not arguments.memory:
         return goodput.recoveries, []
     spans = lives(records)
     first, last = memory.between(*spans[0]), memory.between(*spans[-1])
@@ -167,6 +169,9 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=5, help="faults a layer")
     parser.add_argument("--kinds", nargs="+", help="faults, in turn; default: by layer")
     parser.add_argument("--distance", type=int, default=11, help="steps from one fault to the next")
+    parser.add_argument(
+        "--memory", action="store_true", help="read the memory in use on the GPUs instead of times"
+    )
     parser.add_argument("--timeout", type=float, default=600, help="seconds that one run may take")
     arguments = parser.parse_args()
     packages = ("torch", "nvidia-resiliency-ext", "transformers")

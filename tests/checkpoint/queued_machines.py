@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from ckpt_world import CPU, TestLife
+from nvidia_resiliency_ext.inprocess.abort import AbortTorchDistributed
 
 from runner.checkpoint import preparation
 from runner.checkpoint.staging import Buffer, Staging
@@ -62,7 +63,7 @@ class NcclLife(QueuedLife):
         torch.cuda.synchronize()
 
     def cut(self) -> None:
-        dist.distributed_c10d._abort_process_group()
+        AbortTorchDistributed()(None)  # as NVRx does, in a thread for every group
 
 
 class Gpus:
