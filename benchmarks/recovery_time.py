@@ -5,9 +5,9 @@
 
 Every layer is one recipe run by `nvrx-run` with faults at stated steps: exceptions for `inprocess`, SIGKILL for
 `ft_launcher`, both in turn for the two together (`--kinds` says otherwise). Figures come from the run's ledger.
-Prints one Markdown table with versions and the date, then the phases of each recovery. `--memory` adds the memory in use
-on each GPU (`nvidia-smi`) while the first and the last life ran; its times do not count, since asking the driver holds up
-processes that start or end on a GPU.
+Prints one Markdown table with versions and the date, then the phases of each recovery. `--memory` adds the memory in
+use on each GPU (`nvidia-smi`) while the first and the last life ran; its times do not count, since asking the driver
+holds up processes that start or end on a GPU.
 """
 
 from __future__ import annotations

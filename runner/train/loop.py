@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ from runner.ledger.events import StepEnded
 from runner.recipe.recipe import Recipe
 from runner.train.data.batches import BatchSource, to_device
 from runner.train.loss import next_token_loss
-from runner.train.metrics import NonFiniteError, PendingMetrics
+from runner.train.metrics import LifeOverError, NonFiniteError, PendingMetrics, StepMetrics
 from runner.train.optimizer import learning_rate, set_learning_rate
 from runner.train.ports import Checkpointer, FaultInjector, Ledger, Life
 from runner.train.progress import StepReporter
@@ -62,7 +64,7 @@ class TrainingLoop:
         self._run_ahead = device.type == "cuda"
         checkpoint = parts.recipe.checkpoint
         self._sync_every = checkpoint.every if checkpoint.mode == "sync" else None
-        self._pending: PendingMetrics | None = None
+        self._pending: deque[PendingMetrics] = deque()  # one at most; whoever pops it reports it
         self._over = threading.Event()
         life.on_abort(self.freeze)
         self._stop_agreed = False
@@ -89,7 +91,17 @@ class TrainingLoop:
         self._parts.checkpointer.finish()
 
     def freeze(self) -> None:
-        """This life is over: what the device still computes counts no more. Called ahead of the abort."""
+        """This life is over: what the device still computes counts no more. Called ahead of the abort, by any thread.
+
+        The last step's metrics are read a step late. Where they are there, they count: the next life may go on from
+        the state after that step, and nobody else would ever report it.
+        """
+        last = next(iter(self._pending), None)
+        if last is not None and last.complete():
+            with contextlib.suppress(NonFiniteError):  # not for the recovery layer, which has a fault already
+                metrics = last.wait(self._over)
+                if self._take():
+                    self._parts.ledger.record(self._ended(metrics))
         self._over.set()
 
     def _step(self, step: int, reporter: StepReporter) -> None:
@@ -106,7 +118,7 @@ class TrainingLoop:
                 self._over
             )  # a bad loss never reaches the parameters, nor a checkpoint that is written at once
         self._update(step)
-        self._pending = pending
+        self._pending.append(pending)
         if not self._run_ahead:
             self._settle(reporter)
 
@@ -145,28 +157,41 @@ class TrainingLoop:
 
     def _settle(self, reporter: StepReporter) -> None:
         """Wait for the metrics of the step that is under way, check and report them."""
-        if self._pending is None:
+        pending = next(iter(self._pending), None)
+        if pending is None:
             return
         try:
-            metrics = self._pending.wait(self._over)
+            metrics = pending.wait(self._over)
         except NonFiniteError:
             self._parts.checkpointer.reject()  # on a GPU the update has been made; nobody shall restart from it
             raise
-        self._pending = None
-        now = time.monotonic()
-        reporter.step(
-            StepEnded(
-                step=metrics.step,
-                seconds=now - self._step_began,
-                stalled=self._stalled,
-                tokens=self._tokens,
-                loss=metrics.loss,
-                lr=learning_rate(metrics.step, self._training),
-                grad_norm=metrics.grad_norm,
-            )
-        )
-        self._step_began, self._stalled = now, 0.0
+        if not self._take():  # `freeze` was faster
+            raise LifeOverError(f"step {metrics.step}: this life was ended by a fault elsewhere")
+        reporter.step(self._ended(metrics))
         self._stop_agreed |= metrics.stop_requested
+
+    def _take(self) -> bool:
+        """Whether the step under way is this thread's to report."""
+        try:
+            self._pending.popleft()
+        except IndexError:
+            return False
+        return True
+
+    def _ended(self, metrics: StepMetrics) -> StepEnded:
+        """The record of the step that these metrics are of; the next one begins."""
+        now = time.monotonic()
+        seconds, stalled = now - self._step_began, self._stalled
+        self._step_began, self._stalled = now, 0.0
+        return StepEnded(
+            step=metrics.step,
+            seconds=seconds,
+            stalled=stalled,
+            tokens=self._tokens,
+            loss=metrics.loss,
+            lr=learning_rate(metrics.step, self._training),
+            grad_norm=metrics.grad_norm,
+        )
 
     def _save_and_stop(self) -> None:
         """All ranks come here at the same step: the wish to stop was summed over them with the loss."""

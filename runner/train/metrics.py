@@ -55,6 +55,10 @@ class PendingMetrics:
         else:
             self._host = packed
 
+    def complete(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        return self._event is None or self._event.query()
+
     def wait(self, over: threading.Event) -> StepMetrics:
         """The metrics.
 
@@ -66,10 +70,9 @@ class PendingMetrics:
             LifeOverError: the life ended before the metrics were seen complete. An aborted collective lets what is
                 queued behind it run on garbage, so what completes from then on says nothing.
         """
-        if self._event is not None:
-            # Not `synchronize`: polling lets a restart's exception reach this thread while a collective is stuck.
-            while not self._event.query():
-                time.sleep(0.0002)
+        # Not `synchronize`: polling lets a restart's exception reach this thread while a collective is stuck.
+        while not self.complete():
+            time.sleep(0.0002)
         if over.is_set():  # looked at after the completion: what was complete before the abort counts
             raise LifeOverError(f"step {self._step}: this life was ended by a fault elsewhere")
         loss, stop, grad_norm = self._host.tolist()

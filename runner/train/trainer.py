@@ -38,6 +38,9 @@ class Trainer:
         life.starting("data", longest)
         check_batch_arithmetic(recipe, life.world_size)
         device = pick_device(recipe, life.local_rank)
+        if life.in_process and device.type == "cuda":
+            # Each life has streams of its own, and torch keeps freed memory by stream: nothing would reuse it.
+            torch.cuda.empty_cache()
         configure_backend(recipe, device, life.local_world_size)
         batches = self._data.batches(life)
         if self._factory is None:

@@ -51,8 +51,19 @@ class Batches:
     def close(self) -> None: ...
 
 
-class NoFaults:
-    def during_step(self, step: int, rank: int) -> None: ...
+class Fault(Exception):
+    pass
+
+
+class FaultIn:
+    """A fault in the middle of a step; None: none."""
+
+    def __init__(self, step: int | None) -> None:
+        self.step = step
+
+    def during_step(self, step: int, rank: int) -> None:
+        if step == self.step:
+            raise Fault
 
     def loss(self, step: int, rank: int, loss: torch.Tensor) -> torch.Tensor:
         return loss
@@ -79,11 +90,14 @@ def recipe(folder: str, steps: int) -> Recipe:
     )
 
 
-def one_life(place: Rank, folder: str, steps: int, ahead: bool, stop_in: int | None) -> dict[str, Any]:
+def one_life(
+    place: Rank, folder: str, steps: int, ahead: bool, stop_in: int | None, fault_in: int | None = None
+) -> dict[str, Any]:
     """Train until `steps`, or until the stop that is asked for in step `stop_in`.
 
     Args:
         ahead: let the host run a step ahead, as it does on a GPU.
+        fault_in: a fault ends the life in this step.
     """
     wanted, recorder, life = recipe(folder, steps), Recorder(), place.life()
     torch.manual_seed(3)
@@ -100,7 +114,7 @@ def one_life(place: Rank, folder: str, steps: int, ahead: bool, stop_in: int | N
         calls[0] += 1  # asked once a step
         return calls[0] == stop_in
 
-    parts = LoopParts(wanted, recorder, log, checkpointer, NoFaults(), stop_requested)
+    parts = LoopParts(wanted, recorder, log, checkpointer, FaultIn(fault_in), stop_requested)
     loop = TrainingLoop(parts, life, workload, Batches(), CPU)
     loop._run_ahead = ahead
     code = 0
@@ -108,6 +122,8 @@ def one_life(place: Rank, folder: str, steps: int, ahead: bool, stop_in: int | N
         loop.run()
     except RunError as error:
         code = int(error.exit_code)
+    except Fault:
+        life.abort()
     finally:
         checkpointer.close()
     return {
@@ -134,6 +150,14 @@ def test_a_stop_saves_what_an_undisturbed_run_has_after_that_step(
     assert resumed["passes"] == whole["passes"] == 6 * MICRO_BATCHES
     assert stopped["losses"] | resumed["losses"] == whole["losses"]
     assert torch.equal(resumed["table"], whole["table"])
+
+
+def test_a_step_whose_loss_is_read_late_is_reported_by_the_end_of_its_life(
+    one: World, tmp_path: Path
+) -> None:
+    """The next life may go on from the state after step 3; nobody else would ever say what its loss was."""
+    (ended,) = one.run(one_life, folder=str(tmp_path), steps=6, ahead=True, stop_in=None, fault_in=4)
+    assert sorted(ended["losses"]) == [1, 2, 3]
 
 
 def test_a_stop_in_the_last_step_is_a_finished_run(one: World, tmp_path: Path) -> None:
