@@ -123,8 +123,12 @@ class Staging:
 
     def freeze(self) -> None:
         """From now on nothing becomes valid. Called from any thread, ahead of the abort; does not block."""
-        self._look()
-        self._frozen = True
+        try:
+            self._look()
+        except RuntimeError:  # the GPU's context is lost, and the copy with it
+            pass
+        finally:
+            self._frozen = True
 
     def reject(self) -> None:
         """Forget the snapshot of the live state's step, valid or not: that step turned out bad."""

