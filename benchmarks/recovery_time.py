@@ -6,8 +6,8 @@
 Every layer is one recipe run by `nvrx-run` with faults at stated steps: exceptions for `inprocess`, SIGKILL for
 `ft_launcher`, both in turn for the two together (`--kinds` says otherwise). Figures come from the run's ledger.
 Prints one Markdown table with versions and the date, then the phases of each recovery. `--memory` adds the memory in
-use on each GPU (`nvidia-smi`) while the first and the last life ran; its times do not count, since asking the driver
-holds up processes that start or end on a GPU.
+use on each GPU (`nvidia-smi`) in every life; its times do not count, since asking the driver holds up processes that
+start or end on a GPU.
 """
 
 from __future__ import annotations
@@ -153,9 +153,10 @@ def measure(layer: str, arguments: argparse.Namespace) -> tuple[tuple[Recovery, 
     if not arguments.memory:
         return goodput.recoveries, []
     spans = lives(records)
-    first, last = memory.between(*spans[0]), memory.between(*spans[-1])
-    line = f"{layer}: MiB in use on the GPUs during the first life {first}, during life {len(spans)} {last}"
-    return goodput.recoveries, [line]
+    return goodput.recoveries, [
+        f"{layer}: MiB in use on the GPUs during life {number}: {memory.between(*span)}"
+        for number, span in enumerate(spans, 1)
+    ]
 
 
 def main() -> None:
