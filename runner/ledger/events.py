@@ -15,6 +15,7 @@ life of their own.
 | ModelBuilt | loop, rank 0 | once a life, after the model is materialised |
 | Loaded | loop | after restore: the next thing is a step |
 | StepEnded | loop | once a step, on every rank; may come one step late, but before the life ends |
+| PaceMeasured | loop | every `recovery.stragglers.every` steps, on every rank, where that is set |
 | SnapshotTaken, SaveStarted | checkpoint | when valid; when handed over |
 | SaveCommitted, SaveFailed | checkpoint | by the committing rank; by every rank that learns of it |
 | FaultFired | faults | before firing, followed by `sync()` |
@@ -139,6 +140,20 @@ class StepsRolled(Event):
     loss: float
     slowest: float
     snapshots: int
+
+
+@dataclass(frozen=True)
+class PaceMeasured(Event):
+    """Of the `seconds` that steps `first`..`last` took, this rank needed `own` for its own work.
+
+    In the rest it waited for others. `factor`: how much more than theirs makes it a slow one, as the recipe says.
+    """
+
+    first: int
+    last: int
+    seconds: float
+    own: float
+    factor: float
 
 
 @dataclass(frozen=True)

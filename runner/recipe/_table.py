@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 3277600966
+CHECKSUM = 686343306
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -147,7 +147,12 @@ TABLE: dict[str, dict[str, Any]] = {
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
         'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
+        'stragglers': (('optional', ('section', 'StragglerSettings')), ('value', None)),
         'layer': (('literal', ('none',)), None),
+    },
+    'StragglerSettings': {
+        'every': (('int', 1, None, 9223372036854775807, None), ('value', 50)),
+        'factor': (('float', None, 1, None, None), ('value', 1.5)),
     },
     'InprocessRecovery': {
         'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
@@ -155,6 +160,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
         'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
+        'stragglers': (('optional', ('section', 'StragglerSettings')), ('value', None)),
         'layer': (('literal', ('inprocess',)), None),
         'inprocess': (('section', 'InprocessSettings'), ('section', 'InprocessSettings')),
     },
@@ -185,6 +191,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
         'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
+        'stragglers': (('optional', ('section', 'StragglerSettings')), ('value', None)),
         'layer': (('literal', ('ft_launcher',)), None),
         'ft_launcher': (('section', 'FtLauncherSettings'), ('section', 'FtLauncherSettings')),
     },
@@ -208,6 +215,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
         'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
+        'stragglers': (('optional', ('section', 'StragglerSettings')), ('value', None)),
         'layer': (('literal', ('ft_launcher+inprocess',)), None),
         'inprocess': (('section', 'InprocessSettings'), ('section', 'InprocessSettings')),
         'ft_launcher': (('section', 'FtLauncherSettings'), ('section', 'FtLauncherSettings')),

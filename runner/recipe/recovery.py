@@ -20,6 +20,16 @@ class RestartWindow(Section):
     """How far back restarts count."""
 
 
+class StragglerSettings(Section):
+    """Naming ranks that are slower than the others, in the log and in the summary."""
+
+    every: PositiveInt = 50
+    """Steps from one comparison of the ranks to the next."""
+    factor: Annotated[float, Field(gt=1)] = 1.5
+    """A rank is slow that needs so many times as long for its own work as the median of the others. Waiting for other
+    ranks is no work: all ranks take as long as the slowest."""
+
+
 class InprocessSettings(Section):
     """NVRx in-process restart: the training function starts again inside the living process.
 
@@ -116,6 +126,9 @@ class _Recovery(Section):
     stop_timeout: Duration = timedelta(minutes=5)
     """Longest such a stop may take before the run is killed. Above one step and one save, below the grace period of
     whatever sends the signal."""
+    stragglers: StragglerSettings | None = None
+    """Look for slow ranks; `{}` takes the defaults. On CPUs: on a GPU the host cannot tell whom its device waits for.
+    Default: do not look."""
 
 
 class NoRecovery(_Recovery):

@@ -11,6 +11,7 @@ from runner.ledger.history import NS, History
 from runner.ledger.reader import RunLedger, read_run
 from runner.ledger.saves import saves_of, snapshots_of
 from runner.ledger.split import KINDS
+from runner.ledger.stragglers import stragglers_of
 from runner.recipe.units import format_size
 
 MEANING = {
@@ -44,6 +45,7 @@ def render_ledger(ledger: RunLedger, accounted: tuple[Goodput, History] | None =
         _head(ledger, goodput, history),
         _faults(goodput, history),
         _saves(ledger.records),
+        _slow_ranks(ledger.records),
         _split(goodput),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -182,6 +184,19 @@ def _saves(records: Sequence[Record]) -> str:
         waited = seconds(snapshots.stalled * NS)
         text += f"\n  {snapshots.count} snapshots in memory a rank, training waited {waited} for them"
     return text
+
+
+def _slow_ranks(records: Sequence[Record]) -> str:
+    rows = [
+        (
+            f"rank {slow.rank}",
+            f"{slow.slow} of {slow.compared}",
+            seconds(slow.own * NS),
+            seconds(slow.others * NS),
+        )
+        for slow in stragglers_of(records)
+    ]
+    return "Slow ranks\n" + table(("rank", "slow in", "own work a step", "the others"), rows) if rows else ""
 
 
 def _split(goodput: Goodput) -> str:

@@ -19,10 +19,12 @@ from runner.train.data.batches import BatchSource, to_device
 from runner.train.loss import next_token_loss
 from runner.train.metrics import LifeOverError, NonFiniteError, PendingMetrics, StepMetrics
 from runner.train.optimizer import learning_rate, set_learning_rate
+from runner.train.pace import Pace
 from runner.train.ports import Checkpointer, FaultInjector, Ledger, Life
 from runner.train.progress import StepReporter
 from runner.train.setup import Workload, seed_micro_batch
 from runner.train.sharding import set_gradient_sync
+from runner.train.waiting import PeerWaits
 
 
 @dataclass
@@ -35,6 +37,7 @@ class LoopParts:
     checkpointer: Checkpointer
     faults: FaultInjector
     stop_requested: Callable[[], bool]
+    waits: PeerWaits | None = None
 
 
 class TrainingLoop:
@@ -66,6 +69,12 @@ class TrainingLoop:
         self._pending: deque[PendingMetrics] = deque()  # one at most; whoever pops it reports it
         self._over = threading.Event()
         life.on_abort(self.freeze)
+        stragglers = parts.recipe.recovery.stragglers
+        self._pace = (
+            Pace(stragglers, parts.waits, life, parts.ledger, parts.log)
+            if stragglers and parts.waits
+            else None
+        )
         self._stop_agreed = False
         self._stalled = 0.0
         self._step_began = time.monotonic()
@@ -84,9 +93,13 @@ class TrainingLoop:
             self._parts.recipe, self._parts.ledger, self._parts.log, self._life.rank
         ) as reporter:
             for step in range(state.step + 1, self._training.steps + 1):
+                if self._pace is not None:
+                    self._pace.step_begins(step)
                 self._step(step, reporter)
                 self._life.heartbeat(step)
             self._settle(reporter)
+            if self._pace is not None:
+                self._pace.step_begins(self._training.steps + 1)
         self._parts.checkpointer.finish()
 
     def freeze(self) -> None:

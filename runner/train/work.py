@@ -26,6 +26,7 @@ from runner.train.loop import LoopParts
 from runner.train.ports import Life
 from runner.train.setup import ModelFactory, pick_device
 from runner.train.trainer import Trainer
+from runner.train.waiting import PeerWaits
 
 _prebuilt: list[ModelFactory] = []  # made by the fork server before it forks
 
@@ -81,6 +82,12 @@ def _plug_together(
     checkpointer = build_checkpointer(recipe, ledger, log, device=pick_device(recipe, life.local_rank))
     stack.callback(checkpointer.close)
     control = Control.from_environment()
+    waits = None
+    if recipe.recovery.stragglers is not None:
+        if pick_device(recipe, life.local_rank).type == "cpu":
+            waits = PeerWaits()
+        else:
+            log.warning("slow ranks are not looked for on GPUs", setting="recovery.stragglers")
     ledger.faults = ScheduledFaults.of_recipe(recipe, life.world_size, ledger)
     parts = LoopParts(
         recipe=recipe,
@@ -89,5 +96,6 @@ def _plug_together(
         checkpointer=checkpointer,
         faults=ledger.faults,
         stop_requested=lambda: control.stop_requested() is not None,
+        waits=waits,
     )
     return Trainer(parts, DataPreparation(recipe, recipe.recovery.rendezvous_timeout, log), *_prebuilt)
