@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fault_matrix import KINDS, MATRIX, settings_of
+from fault_matrix import KINDS, MATRIX, START_TIMEOUT, settings_of
 from fault_times import note_times
 from product import Run, make_run, same
 
@@ -26,6 +26,7 @@ def test_a_fault_ends_in_every_phase_as_the_table_says(
 ) -> None:
     faults = [{"step": step, "rank": rank, "type": kind, "phase": phase} for phase, step in PLACES]
     settings = settings_of(layer, kind) | {"checkpoint.snapshot_every": 1}
+    settings["recovery"]["start_timeout"] = START_TIMEOUT
     if layer != "none":  # before the first step no sign of life is missed, by either layer: the peers notice
         settings["recovery"]["process_group_timeout"] = "14s"
     run = make_run(tmp_path, settings | {"faults.at": faults})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fault_matrix import MATRIX, settings_of
+from fault_matrix import MATRIX, START_TIMEOUT, settings_of
 from fault_times import note_times, seconds_of_faults
 from product import Run, make_run, same
 
@@ -15,8 +15,8 @@ from runner.ledger.reader import read_run
 
 pytestmark = pytest.mark.slow
 
-LIMIT = 20  # seconds, recovery.start_timeout of `fault_matrix`
-LONGEST = LIMIT + 30  # to the first step after it, or to the end of the command
+LONGEST = 50  # seconds to the first step after it, or to the end of the command
+SOON = {"recovery.start_timeout": START_TIMEOUT}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -28,6 +28,7 @@ def test_a_hang_before_the_model_is_built_ends_as_the_table_says(
     settings = settings_of(layer, kind) | {
         "faults.at": [{"step": 1, "rank": rank, "type": kind, "phase": "start"}],
         "recovery.process_group_timeout": "90s",  # nobody else notices first
+        **SOON,
     }
     if "inprocess" in layer:
         watches = {"soft_timeout": "60s", "hard_timeout": "70s", "barrier_timeout": "100s"}
@@ -81,7 +82,7 @@ def hook(folder: Path, module: str, where: str) -> dict[str, str]:
 def test_workers_do_without_a_fork_server_that_hangs_in_its_imports(
     tmp_path: Path, undisturbed: Run, layer: str
 ) -> None:
-    run = make_run(tmp_path, settings_of(layer))
+    run = make_run(tmp_path, settings_of(layer) | SOON)
     done = run.finish(**hook(tmp_path, "structlog", "'--fork-server' in sys.orig_argv"))
     assert "the fork server hung in its imports and was killed" in done.stderr
     assert same(run.state(), undisturbed.state())
@@ -91,7 +92,7 @@ def test_workers_do_without_a_fork_server_that_hangs_in_its_imports(
 def test_a_worker_that_hangs_in_an_import_is_killed_and_named(
     tmp_path: Path, undisturbed: Run, layer: str
 ) -> None:
-    run = make_run(tmp_path, settings_of(layer))
+    run = make_run(tmp_path, settings_of(layer) | SOON)
     # What a worker imports that its fork server has not.
     environment = hook(tmp_path, "runner.recovery.inprocess", "os.environ.get('RANK') == '1'")
     done = run.command(**environment)
