@@ -107,6 +107,8 @@ class ScheduledFaults:
             _hang(self._hang)
         elif kind == "native_hang":
             _native_hang(self._hang)
+        elif kind == "stuck_collective":
+            _stuck_collective()
         elif kind in ("sigkill", "oom_kill"):  # the kernel's out-of-memory killer sends the same signal
             os.kill(os.getpid(), signal.SIGKILL)
         elif kind == "sigstop":
@@ -138,6 +140,17 @@ def _native_hang(duration: timedelta | None) -> None:
         while True:
             libc.pause()
     libc.usleep(int(duration.total_seconds() * 1e6))
+
+
+def _stuck_collective() -> None:
+    """Wait for what no other rank sends, over the process group that the layer aborts."""
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else "cpu"
+    nothing = torch.zeros(1, device=device)
+    dist.recv(nothing, src=(dist.get_rank() + 1) % dist.get_world_size())
+    nothing.cpu()  # on a GPU the call itself returns at once
 
 
 def _cuda_error() -> None:

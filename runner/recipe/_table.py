@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 686343306
+CHECKSUM = 2750949256
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -223,7 +223,7 @@ TABLE: dict[str, dict[str, Any]] = {
     'FaultsSection': {
         'count': (('int', 0, None, 9223372036854775807, None), ('value', 0)),
         'seed': (('int', 0, None, 9223372036854775807, None), ('value', 42)),
-        'types': (('list', ('literal', ('exception', 'hang', 'native_hang', 'sigkill', 'sigstop', 'oom_kill', 'exit_0', 'exit_1', 'nan_loss', 'cuda_error', 'loader_death', 'loader_hang')), 1, None), ('value', ('exception',))),
+        'types': (('list', ('literal', ('exception', 'hang', 'native_hang', 'stuck_collective', 'sigkill', 'sigstop', 'oom_kill', 'exit_0', 'exit_1', 'nan_loss', 'cuda_error', 'loader_death', 'loader_hang')), 1, None), ('value', ('exception',))),
         'weights': (('optional', ('list', ('float', None, 0, None, None), None, None)), ('value', None)),
         'after_step': (('int', 0, None, 9223372036854775807, None), ('value', 0)),
         'at': (('list', ('section', 'ScheduledFault'), None, None), ('value', ())),
@@ -232,7 +232,7 @@ TABLE: dict[str, dict[str, Any]] = {
     'ScheduledFault': {
         'step': (('int', 1, None, 9223372036854775807, None), None),
         'rank': (('int', 0, None, 9223372036854775807, None), None),
-        'type': (('literal', ('exception', 'hang', 'native_hang', 'sigkill', 'sigstop', 'oom_kill', 'exit_0', 'exit_1', 'nan_loss', 'cuda_error', 'loader_death', 'loader_hang')), None),
+        'type': (('literal', ('exception', 'hang', 'native_hang', 'stuck_collective', 'sigkill', 'sigstop', 'oom_kill', 'exit_0', 'exit_1', 'nan_loss', 'cuda_error', 'loader_death', 'loader_hang')), None),
         'phase': (('literal', ('start', 'restore', 'step', 'snapshot', 'save')), ('value', 'step')),
     },
     'ClusterSection': {

@@ -12,6 +12,7 @@ FaultType = Literal[
     "exception",  # an exception in the training loop
     "hang",  # Python that sleeps in a loop: interruptible
     "native_hang",  # one blocking call: not interruptible
+    "stuck_collective",  # communication that no other rank joins
     "sigkill",
     "sigstop",
     "oom_kill",  # what the kernel's out-of-memory killer does: SIGKILL and its exit code

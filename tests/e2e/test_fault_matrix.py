@@ -55,7 +55,10 @@ def test_fault_ends_as_the_table_says(
     assert len(run.events("FaultFired")) == 1
     assert same(run.state(), undisturbed.state())
     causes = [record for record in read_records(run.folder) if not record.consequence]
-    if kind != "nan_loss":  # every rank sees that one
+    if kind not in (
+        "nan_loss",
+        "stuck_collective",
+    ):  # every rank sees that one; see docs/recovery.md for the other
         assert {record.rank for record in causes} <= {rank}, causes
 
 

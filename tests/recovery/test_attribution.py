@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import timedelta
+from types import SimpleNamespace
 
+import pytest
+import torch.distributed as dist
+
+from runner.checkpoint.exchange import Exchange
+from runner.errors import PeerMissingError
 from runner.faults.records import read_records
+from runner.launch.outcome import TIMED_OUT
+from runner.recovery.ending import lost_a_peer
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
@@ -28,3 +36,13 @@ def test_silent_rank_leaves_its_stacks_before_ft_launcher_kills_it(tiny):
         path for path in (run.folder / "run/faults").glob("silent-rank00001-*") if path.stat().st_size
     ]
     assert "in fire" in stacks.read_text()
+
+
+def test_an_agreement_that_a_rank_does_not_come_to_is_that_ranks_fault():
+    store = dist.HashStore()
+    life = SimpleNamespace(rank=0, world_size=2, store=dist.PrefixStore("life", store))
+    exchange = Exchange(life, beat=lambda: None)
+    with pytest.raises(PeerMissingError, match="for the layout of rank 1 in vain") as caught:
+        exchange.wait("layout/1", timedelta(seconds=0.05), "the layout of rank 1")
+    assert lost_a_peer(caught.value)
+    assert TIMED_OUT.search(str(caught.value)), "the supervisor reads the same out of what the worker left"

@@ -17,6 +17,7 @@ from runner.train.data.tokenizer import Tokenizer, load_tokenizer
 from runner.train.ports import Life
 
 _POLL = 0.05
+_ALONE = timedelta(days=7)  # nobody waits for a rank that is alone
 _MARGIN = 15.0  # seconds; a rank 0 that hangs is stopped before the others lose their patience
 
 
@@ -58,7 +59,7 @@ class DataPreparation:
 
     def _prepare(self, life: Life) -> None:
         if life.rank == 0:
-            life.starting("preparation", self._timeout)
+            life.starting("preparation", self._timeout if life.world_size > 1 else _ALONE)
             try:
                 prepare(self._recipe, self.tokenizer)
             except Exception as error:
