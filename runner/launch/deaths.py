@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.faults.records import FaultRecord, write_record
+from runner.launch.forkserver import how_ended
 from runner.launch.outcome import TIMED_OUT, Outcome
 from runner.launch.overdue import Overdue
 from runner.launch.presence import WorkerSign
@@ -52,14 +53,17 @@ class Deaths:
     """All deaths of one launch on this node.
 
     Args:
-        log: what the launcher prints; it knows how its children ended.
+        log: what the launcher prints; it knows how its children ended, or some of them.
         run_folder: where records go.
         layer: name of the recovery layer.
         silence: seconds after which a launcher kills a silent rank; 0 where none does.
+        forks: folder of the fork server, which knows it first and for certain; None where there is none.
     """
 
-    def __init__(self, log: Path, run_folder: Path, layer: str, silence: float = 0.0) -> None:
-        self._silence = silence
+    def __init__(
+        self, log: Path, run_folder: Path, layer: str, silence: float = 0.0, forks: Path | None = None
+    ) -> None:
+        self._silence, self._forks = silence, forks
         self.all: list[Death] = []
         self._log, self._folder, self._layer = log, run_folder, layer
 
@@ -90,9 +94,7 @@ class Deaths:
         for death in self.all:
             if death.status or (death.recorded and not finally_):
                 continue
-            said = self._said(death.sign.local_rank)
-            if len(said) > death.said_before:
-                death.status = _status(int(said[death.said_before]))
+            death.status = self._how(death)
             if death.recorded:
                 continue
             if not death.status and not finally_ and time.time() < death.seen + _PATIENCE:
@@ -133,6 +135,14 @@ class Deaths:
             complain(
                 f"nvrx-run: what is known about a fault cannot be written: {self._folder}: {error.strerror}"
             )
+
+    def _how(self, death: Death) -> str:
+        """How it ended; empty while nobody says."""
+        code = how_ended(self._forks, death.sign.pid) if self._forks is not None else None
+        if code is not None:
+            return _status(code)
+        said = self._said(death.sign.local_rank)
+        return _status(int(said[death.said_before])) if len(said) > death.said_before else ""
 
     def _said(self, local_rank: int) -> list[bytes]:
         pattern = rb"failed \(exitcode: (-?\d+)\) local_rank: %d \(pid: \d+\)" % local_rank

@@ -11,6 +11,8 @@ real worker from them. To the launcher the client is the worker:
   that is stopped or stuck in native code;
 - where the server dies, its workers die with it (PR_SET_PDEATHSIG), and clients say so and fail.
 
+Being the parent, the server knows how each worker ended: it leaves that in a file for the supervisor (`how_ended`).
+
 The server never touches CUDA, which does not survive a fork. Standard library only; what is imported before the
 first fork is the caller's business.
 """
@@ -37,6 +39,7 @@ SOCKET = "NVRX_RUN_FORKSERVER"  # path of the server's socket, in the environmen
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 _LARGEST_REQUEST = 1 << 20
 _BACKLOG = 128
+_ENDED = "ended"  # folder beside the socket: one file for each worker that has ended, its exit code inside
 
 
 def ready_file(socket_path: Path) -> Path:
@@ -64,6 +67,8 @@ class ForkServer:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
+        self._ended = path.parent / _ENDED
+        self._ended.mkdir(exist_ok=True)
         self._clients: dict[int, socket.socket] = {}  # worker's process id -> its client
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -130,12 +135,17 @@ class ForkServer:
 
     def _reap(self, pid: int, pidfd: int) -> None:
         _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(OSError):  # a full disk: the launcher says it, too
+            draft = self._ended / f"{pid}.partial"
+            draft.write_text(str(code))
+            draft.replace(self._ended / str(pid))
         self._selector.unregister(pidfd)
         os.close(pidfd)
         client = self._clients.pop(pid, None)
         if client is not None:
             self._selector.unregister(client)
-            _send(client, {"exit": os.waitstatus_to_exitcode(status)})
+            _send(client, {"exit": code})
             client.close()
 
     def _client_gone(self, pid: int) -> None:
@@ -151,6 +161,22 @@ class ForkServer:
         client.close()
         with contextlib.suppress(ProcessLookupError):  # it may have ended in the same moment
             os.kill(pid, signal.SIGKILL)
+
+
+def how_ended(folder: Path, pid: int) -> int | None:
+    """How a worker that was forked here ended.
+
+    Args:
+        folder: of the server's socket.
+        pid: the worker.
+
+    Returns:
+        Its exit code, negative for a signal; None where it lives, or no server forked it.
+    """
+    try:
+        return int((folder / _ENDED / str(pid)).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _hung_up(client: socket.socket) -> bool:

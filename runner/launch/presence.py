@@ -199,6 +199,15 @@ class Roll:
         signs = map(self._read, map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids
         return [sign for sign in signs if sign is not None and sign.part]
 
+    def others(self, dead: WorkerSign) -> list[WorkerSign]:
+        """Workers that live, of the same start as a dead one."""
+        signs = [self._read(int(name)) for name in os.listdir(self._folder)]  # noqa: PTH208 - names are process ids
+        return [
+            sign
+            for sign in signs
+            if sign is not None and sign.restart == dead.restart and _state(sign.pid) not in ("", "Z", "X")
+        ]
+
     def frozen(self, longest: float) -> list[WorkerSign]:
         """Workers that have been stopped (SIGSTOP, not by a debugger) for more than `longest` seconds."""
         found, now = [], time.monotonic()

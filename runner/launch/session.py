@@ -18,7 +18,7 @@ from runner.errors import ExitCode, RunError, no_room
 from runner.launch import children
 from runner.launch.budget import WindowBudget
 from runner.launch.control import CONTROL, RUN_FOLDER, RUN_ID, START_TIMEOUT, TERMINAL, VERBOSE, Control
-from runner.launch.deaths import Deaths
+from runner.launch.deaths import Death, Deaths
 from runner.launch.durable import probe
 from runner.launch.earlier import note_earlier_launches
 from runner.launch.forks import fork_server
@@ -207,7 +207,7 @@ class Session:
             launcher = children.start(started, environment | more.environment, output, folder=Path.cwd())
             monitored = ft_launcher_settings(self._recipe.recovery)
             silence = monitored.rank_heartbeat_timeout.total_seconds() if monitored else 0.0
-            deaths = Deaths(log, run_folder.path, self._recipe.recovery.layer, silence)
+            deaths = Deaths(log, run_folder.path, self._recipe.recovery.layer, silence, self._control.folder)
             follow = _follow(log) if self._verbose else None
             over_at: float | None = None
             stop_at = strays_at = 0.0
@@ -304,6 +304,7 @@ class Session:
         for death in found:
             if death is not None:
                 ledger.record(FaultSeen("launcher" if "ft_launcher" in layer else layer, str(death)))
+                self._end_peers(death)
         self._kill_frozen()
         deaths.settle()
         self._watch.hopeless = self._watch.hopeless or deaths.hopeless()
@@ -311,6 +312,17 @@ class Session:
             self._restarts += 1
             self._window.restarted(time.monotonic())
             self._watch.window_spent = self._watch.window_spent or self._window.spent(time.monotonic())
+
+    def _end_peers(self, death: Death) -> None:
+        """End the workers of this node that are to be respawned because of another's death.
+
+        The launcher does so too, but only when the dead one is gone for good: a GPU's driver takes half a second to
+        clear up behind a process. This way it clears up behind all of them at once.
+        """
+        if inprocess_settings(self._recipe.recovery) is None and ft_launcher_settings(self._recipe.recovery):
+            for sign in self._roll.others(death.sign):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(sign.pid, signal.SIGTERM)
 
     def _kill_frozen(self) -> None:
         """Kill what in-process restart cannot: a frozen rank 0 freezes the store, which its killers would ask first."""

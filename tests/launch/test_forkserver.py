@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.launch.forkserver import how_ended
+
 SERVER = """
 import sys, os, signal, time
 from pathlib import Path
@@ -93,8 +95,9 @@ def test_the_workers_exit_code_is_the_clients(clients: Clients, tmp_path: Path, 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
 def test_a_signal_that_kills_the_worker_kills_the_client(clients: Clients, number: signal.Signals) -> None:
     client = clients.start("kill", str(int(number)))
-    client.communicate(timeout=20)
+    output, _ = client.communicate(timeout=20)
     assert client.returncode == -number
+    assert how_ended(clients.socket.parent, int(output.split()[1])) == -number
 
 
 def test_sigterm_to_the_client_reaches_the_worker(clients: Clients) -> None:

@@ -52,7 +52,10 @@ def strike(folder: Path, kind: FaultType) -> None:
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        ("loader_death", "DataLoader worker .* Killed|data worker of this rank is gone"),
+        (
+            "loader_death",
+            "DataLoader worker .* (Killed|exited unexpectedly)|data worker of this rank is gone",
+        ),
         ("loader_hang", "gave nothing for 1 s .dataset.worker_timeout"),
     ],
 )

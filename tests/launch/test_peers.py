@@ -1,0 +1,73 @@
+"""A worker that died, how it ended, and the others of its start that are to end with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.launch.deaths import Deaths
+from runner.launch.presence import Roll, WorkerSign
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from runner.launch.presence import Presence
+Presence(Path(sys.argv[1]), rank=0, local_rank=0, restart=int(sys.argv[2]))
+print("here", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
+    """Starts workers of a start of the launcher."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(restart: int) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-c", WORKER, str(tmp_path), str(restart)]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_the_workers_to_end_with_a_dead_one_are_those_of_its_start_that_live(
+    tmp_path: Path, worker: Callable[[int], subprocess.Popen[bytes]]
+) -> None:
+    roll = Roll(tmp_path)
+    gone, zombie, alive, _ = worker(1), worker(1), worker(1), worker(2)
+    gone.kill()
+    gone.wait()
+    zombie.kill()
+    dead: dict[int, WorkerSign] = {}
+    end = time.monotonic() + 20
+    while len(dead) < 2:
+        dead |= {sign.pid: sign for sign in roll.dead()}
+        assert time.monotonic() < end
+    assert [sign.pid for sign in roll.others(dead[gone.pid])] == [alive.pid]
+
+
+def test_the_fork_server_knows_how_a_worker_ended_whatever_the_launcher_says(
+    tmp_path: Path,
+) -> None:
+    """The launcher names the first that it finds ended, which may be one that was ended because of the other."""
+    log = tmp_path / "launcher.log"
+    log.write_text("failed (exitcode: -15) local_rank: 0 (pid: 7) of binary: nvrx-worker\n")
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended" / "41").write_text("-11")
+    deaths = Deaths(log, tmp_path, "ft_launcher", forks=tmp_path)
+    death = deaths.add(WorkerSign(pid=41, rank=1, local_rank=1, restart=0, attempt="a", step=4), [])
+    assert death is not None
+    deaths.settle()
+    assert str(death) == "rank 1 died (SIGSEGV)"
