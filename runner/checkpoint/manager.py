@@ -232,16 +232,16 @@ class Manager:
         """Start the snapshot of the live state, which becomes a save where `save` says so."""
         staging = self._staging
         self._writing.collect()
-        present = staging.at(self._state.step)
+        present = staging.buffers.at(self._state.step)
         if present is not None:  # a snapshot of this very step is there already
             self._stalled = time.perf_counter() - began
             if save:
                 self._saves.start(present, self._stalled)
             return
-        buffer = staging.free()
+        buffer = staging.buffers.free()
         if buffer is None and save:
             self._writing.collect(wait=True)
-            buffer = staging.free()
+            buffer = staging.buffers.free()
         if buffer is None:
             if save:
                 raise RunError("checkpoint: no staging buffer is free, and no writer reads one")
@@ -254,7 +254,7 @@ class Manager:
 
     def _settle(self, began: float) -> None:
         """Wait for the running copy; its save, where one is due, starts now."""
-        if self._staging.pending is None:
+        if self._staging.buffers.pending is None:
             return
         buffer = self._staging.settle(self._beat)
         if buffer is None:

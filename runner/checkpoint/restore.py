@@ -67,7 +67,7 @@ class Restorer:
         """
         timeout = self._section.load_timeout
         self._timeout = timeout
-        held = self._exchange.gather("restore/held", self._staging.steps(), timeout, "the snapshots")
+        held = self._exchange.gather("restore/held", self._staging.buffers.steps(), timeout, "the snapshots")
         common = sorted(set.intersection(*(set(steps) for steps in held)))
         attempt = 0
         while True:
@@ -81,17 +81,17 @@ class Restorer:
             step = choice["step"]
             if step == 0:
                 for buffer in self._staging.buffers:
-                    self._staging.forget(buffer)
+                    self._staging.buffers.forget(buffer)
                 return 0, "fresh", {}
             if choice["memory"]:  # all ranks have said that they hold it
-                found = self._staging.at(step)
+                found = self._staging.buffers.at(step)
                 assert found is not None
                 self._staging.restore(found)
                 return step, "memory" if self._in_process else "shared_memory", dict(found.data)
             problem = self._from_storage(choice["record"])
             problems = self._exchange.gather(f"restore/{attempt}/result", problem, timeout, "the load")
             if not any(problems):
-                found = self._staging.at(step)
+                found = self._staging.buffers.at(step)
                 assert found is not None
                 self._staging.restore(found)
                 return step, "storage", dict(found.data)
@@ -165,7 +165,7 @@ class Restorer:
                 self._folder.path(record.step),
                 record,
                 self._staging.layout,
-                self._staging.memory_of(buffer),
+                self._staging.buffers.memory_of(buffer),
                 rank,
                 world_size,
                 full=self._section.verify == "full",
@@ -173,10 +173,10 @@ class Restorer:
                 beat=self._beat,
             )
         except Damaged as damage:
-            self._staging.forget(buffer)
+            self._staging.buffers.forget(buffer)
             return str(damage)
         except OSError as error:
-            self._staging.forget(buffer)
+            self._staging.buffers.forget(buffer)
             return f"{error.filename or self._folder.path(record.step)}: {error.strerror}"
         self._staging.load_end(buffer, record.step, record.data[rank] if same else {})
         return None
@@ -184,7 +184,7 @@ class Restorer:
     def _wait_for_room(self) -> None:
         """Writers may still read buffers for abandoned saves; they have deadlines. Or a checksum is being taken."""
         end = time.monotonic() + self._timeout.total_seconds()
-        while self._staging.free() is None and time.monotonic() < end:
+        while self._staging.buffers.free() is None and time.monotonic() < end:
             self._reclaim()
             self._beat()
             time.sleep(_PAUSE)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from runner.checkpoint.buffers import Buffer
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.save import PEERS_PATIENCE, Outcome, SaveContext, SaveJob
-from runner.checkpoint.staging import Buffer
 from runner.checkpoint.writing import Writing
 from runner.errors import ExitCode, RunError
 from runner.ledger.events import SaveCommitted, SaveFailed, SaveStarted

@@ -1,31 +1,29 @@
-"""Snapshots: the live state is copied into buffers of the arena, beside training where there is a GPU.
+"""Snapshots: the live state is copied into a buffer of the arena, beside training where there is a GPU, and back.
 
-A buffer's content is *valid* once its copy was seen complete while the life was not frozen; only valid content is
-written, restored or found by a successor. Three traps (each has a test):
+What is copied becomes valid (`buffers`) once the copy was seen complete while the life was not frozen; only valid
+content is written, restored or found by a successor. Three traps (each has a test):
 
 - Work queued behind an aborted collective still runs, so a copy's event may complete with garbage behind it.
   Completion therefore counts only if seen before the abort: `freeze` runs ahead of it, takes a last look, and
   nothing becomes valid afterwards.
 - Buffers of the model may change in forward. They are copied first, and the compute stream waits for that copy
   before the next forward; parameters and moments change only in the update, which waits for the whole copy.
-- A rank may die inside a copy: the buffer's note in the arena is erased before the copy and written after it.
+- A rank may die inside a copy: the buffer's note in the arena is erased before the copy and written after it
+  (`buffers`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from runner.checkpoint.arena import Arena, ArenaError
+from runner.checkpoint.arena import Arena
+from runner.checkpoint.buffers import Buffer, Buffers
 from runner.checkpoint.layout import Layout, local_tensor
 from runner.checkpoint.pinning import PinnedPages
-from runner.checkpoint.sealer import Sealer, hashing_pool
 from runner.checkpoint.writer import view
 from runner.errors import RunError
 from runner.train.ports import TrainState
@@ -36,22 +34,8 @@ _POLL = (
 _LEFTOVER_PATIENCE = 60.0  # seconds a copy of an aborted life may take to run out
 
 
-@dataclass
-class Buffer:
-    """One staging buffer."""
-
-    index: int
-    step: int = -1
-    valid: bool = False
-    generation: int = 0
-    data: dict[str, Any] = field(default_factory=dict)
-    checksum: str | None = None
-    copied: torch.cuda.Event | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class Staging:
-    """The buffers of one rank over all lives of its process.
+    """The snapshots of one rank, over all lives of its process.
 
     Args:
         arena: holds the bytes; must have been made for `layout`.
@@ -73,34 +57,20 @@ class Staging:
     ) -> None:
         self.arena = arena
         self.layout = layout
-        self.buffers = [Buffer(index) for index in range(arena.purpose.buffers)]
+        self._cuda = device.type == "cuda"
+        self.buffers = Buffers(
+            arena, successors=successors, beside=self._cuda, local_world_size=local_world_size, lent=lent
+        )
         self._views = [[view(arena, b.index, s) for s in layout.shards if s.nbytes] for b in self.buffers]
         self._names = [s.name for s in layout.shards if s.nbytes]
-        self._cuda = device.type == "cuda"
         self.immediate = not self._cuda  # a copy on the CPU is complete when `begin` returns
-        self._pending: Buffer | None = None
         self._mutable_copied: torch.cuda.Event | None = None
         self._frozen = False
         self._state: TrainState | None = None
-        self._successors = successors
-        self._lent = lent
-        self._recover(successors, local_world_size)
         if self._cuda:
             self._stream = torch.cuda.Stream(device)
-            newest = self.newest()
+            newest = self.buffers.newest()
             self._pages = PinnedPages(arena, first=newest.index if newest is not None else 0)
-        self._sealer = Sealer(arena, local_world_size, self._sealed) if self._cuda and successors else None
-
-    def _recover(self, successors: bool, local_world_size: int) -> None:
-        """Take over what a predecessor left, where its checksums hold."""
-        with hashing_pool(local_world_size) as pool:
-            for buffer in self.buffers:
-                note = self.arena.read_note(buffer.index) if self.arena.recovered and successors else None
-                if note is None or self.arena.checksum(buffer.index, pool) != note["checksum"]:
-                    self.arena.write_note(buffer.index, None)
-                else:
-                    buffer.step, buffer.data = note["step"], note["data"]
-                    buffer.checksum, buffer.valid = note["checksum"], True
 
     # --- life cycle
 
@@ -116,7 +86,7 @@ class Staging:
                         "checkpoint: a snapshot of the life before still runs; the GPU does not answer"
                     )
                 time.sleep(_POLL)
-        self._drop_pending()
+        self.buffers.drop_pending()
         self._mutable_copied = None
         self._state = state
         self._frozen = False
@@ -132,57 +102,29 @@ class Staging:
 
     def reject(self) -> None:
         """Forget the snapshot of the live state's step, valid or not: that step turned out bad."""
-        self._drop_pending()
-        if self._state is not None and (bad := self.at(self._state.step)) is not None:
-            self.forget(bad)
+        self.buffers.drop_pending()
+        if self._state is not None and (bad := self.buffers.at(self._state.step)) is not None:
+            self.buffers.forget(bad)
 
     def release(self) -> None:
         """Unpin the memory."""
-        if self._sealer is not None:
-            self._sealer.stop()
+        self.buffers.close()
         if self._cuda:
             self._stream.synchronize()
             self._pages.release()
 
     # --- snapshots
 
-    @property
-    def pending(self) -> Buffer | None:
-        """The buffer whose copy is not seen complete yet."""
-        return self._pending
-
-    def newest(self) -> Buffer | None:
-        """The valid buffer of the highest step."""
-        return max((b for b in self.buffers if b.valid), key=lambda b: b.step, default=None)
-
-    def steps(self) -> list[int]:
-        """Steps of the valid buffers."""
-        return sorted(b.step for b in self.buffers if b.valid)
-
-    def free(self) -> Buffer | None:
-        """A buffer that may be overwritten.
-
-        It is neither the newest valid one, nor the newest that a successor could use, nor about to become that,
-        and no writer reads it.
-        """
-        newest = self.newest()
-        sealed = max((b for b in self.buffers if b.valid and b.checksum), key=lambda b: b.step, default=None)
-        sealing = self._sealer.running if self._sealer is not None else None
-        kept = [newest, self._pending, sealed, *self._lent()]
-        candidates = [b for b in self.buffers if not any(b is k for k in kept) and b.index != sealing]
-        return min(candidates, key=lambda b: (b.valid, b.step), default=None)
-
     def begin(self, buffer: Buffer) -> None:
         """Start to copy the live state into `buffer`."""
         assert self._state is not None
         state = self._state
-        self._claim(buffer, state.step, state.data)
+        self.buffers.claim(buffer, state.step, state.data)
         places = dict(zip(self._names, self._views[buffer.index], strict=True))
         if not self._cuda:
             self._copy(places, self._names)
-            if self._successors:
-                buffer.checksum = self.arena.checksum(buffer.index)
-            self._pending = buffer
+            self.buffers.seal(buffer)
+            self.buffers.pending = buffer
             return
         self._pages.wait(buffer.index)
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
@@ -195,9 +137,8 @@ class Staging:
             self._copy(places, (name for name in self._names if name not in state.forward_mutable))
             buffer.copied = torch.cuda.Event()
             buffer.copied.record()
-        self._pending = buffer
-        if self._sealer is not None:
-            self._sealer.seal(buffer.index, buffer.generation, buffer.copied)
+        self.buffers.pending = buffer
+        self.buffers.seal(buffer)
 
     def before_forward(self) -> None:
         """Let the compute stream wait for the copy of what forward may change; the host does not wait."""
@@ -207,51 +148,41 @@ class Staging:
 
     def settle(self, beat: Callable[[], None]) -> Buffer | None:
         """Wait for the running copy; returns the buffer that became valid, None where none did."""
-        buffer = self._pending
+        buffer = self.buffers.pending
         if buffer is None:
             return None
-        while self._pending is buffer and not self._frozen and not self._look():
+        while self.buffers.pending is buffer and not self._frozen and not self._look():
             beat()
             time.sleep(_POLL)
         return buffer if buffer.valid else None
 
     def _look(self) -> bool:
         """Mark the pending copy valid if it is complete. Completion first, then the flag: see the module text."""
-        buffer = self._pending
+        buffer = self.buffers.pending
         if buffer is None:
             return True
         if buffer.copied is not None and not buffer.copied.query():
             return False
         if self._frozen:
             return False
-        buffer.valid = True
-        self._pending = None
-        self._publish(buffer)
+        self.buffers.accept(buffer)
         return True
 
     # --- restore
 
     def load_begin(self) -> Buffer:
         """A buffer to read a checkpoint into, and claim it."""
-        buffer = self.free()
+        buffer = self.buffers.free()
         if buffer is None:
             raise RunError("checkpoint: no staging buffer is free to load into; a writer still reads them")
-        self._claim(buffer, -1, {})
+        self.buffers.claim(buffer, -1, {})
         return buffer
 
     def load_end(self, buffer: Buffer, step: int, data: dict[str, Any]) -> None:
         """The bytes in `buffer` are the state after `step`: as good as a snapshot."""
         buffer.step, buffer.data = step, data
-        buffer.valid = True
-        if self._sealer is not None:
-            self._sealer.seal(buffer.index, buffer.generation, None)
-        elif self._successors:
-            buffer.checksum = self.arena.checksum(buffer.index)
-            self._publish(buffer)
-
-    def at(self, step: int) -> Buffer | None:
-        """The valid buffer of `step`."""
-        return next((b for b in self.buffers if b.valid and b.step == step), None)
+        self.buffers.seal(buffer)
+        self.buffers.accept(buffer)
 
     def restore(self, buffer: Buffer) -> None:
         """Copy a buffer into the live tensors; newer content that not all ranks have is forgotten."""
@@ -269,28 +200,9 @@ class Staging:
             torch.cuda.current_stream(self._stream.device).synchronize()
         for other in self.buffers:
             if other.step > buffer.step:
-                self.forget(other)
-
-    def forget(self, buffer: Buffer) -> None:
-        """The content of a buffer no longer counts."""
-        with buffer.lock:
-            buffer.valid = False
-            buffer.generation += 1
-            self.arena.write_note(buffer.index, None)
-
-    def memory_of(self, buffer: Buffer) -> memoryview:
-        """The bytes of a buffer."""
-        return self.arena.buffer(buffer.index)
+                self.buffers.forget(other)
 
     # --- inside
-
-    def _claim(self, buffer: Buffer, step: int, data: dict[str, Any]) -> None:
-        with buffer.lock:
-            self.arena.write_note(buffer.index, None)
-            buffer.valid = False
-            buffer.generation += 1
-            buffer.step, buffer.data = step, dict(data)
-            buffer.checksum = buffer.copied = None
 
     def _copy(self, places: dict[str, torch.Tensor], names: Iterable[str]) -> None:
         assert self._state is not None
@@ -298,27 +210,3 @@ class Staging:
         if chosen:
             sources = [local_tensor(self._state.tensors[name]) for name in chosen]
             torch._foreach_copy_([places[name] for name in chosen], sources, non_blocking=self._cuda)
-
-    def _sealed(self, index: int, generation: int, checksum: str) -> None:
-        """The sealer has the checksum of a copy; whether that copy counts is decided elsewhere."""
-        buffer = self.buffers[index]
-        with buffer.lock:
-            if buffer.generation != generation:
-                return
-            buffer.checksum = checksum
-        self._publish(buffer)
-
-    def _publish(self, buffer: Buffer) -> None:
-        with buffer.lock:
-            if buffer.valid and buffer.checksum is not None:
-                note = {"step": buffer.step, "data": buffer.data, "checksum": buffer.checksum}
-                # A stream's state may outgrow the note: this process still has it, a successor loads from storage.
-                with contextlib.suppress(ArenaError):
-                    self.arena.write_note(buffer.index, note)
-
-    def _drop_pending(self) -> None:
-        buffer, self._pending = self._pending, None
-        if buffer is not None:
-            with buffer.lock:
-                buffer.generation += 1
-                buffer.valid = False

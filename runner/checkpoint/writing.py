@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoint.arena import Arena
+from runner.checkpoint.buffers import Buffer
 from runner.checkpoint.nvrx_queue import WriterQueue
 from runner.checkpoint.plan import FilePlan
 from runner.checkpoint.save import SaveError, SaveJob
-from runner.checkpoint.staging import Buffer
 from runner.checkpoint.writer import WriteRequest, prepare_writer, run_request, write_synchronously
 from runner.recipe.checkpoint import CheckpointSection
 

@@ -1,6 +1,6 @@
 """Signals that ask a run to save and stop, from the first moment of the command to its last.
 
-Standard library only.
+Imports next to nothing: the command imports this before anything else.
 """
 
 from __future__ import annotations
@@ -9,11 +9,17 @@ import signal
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from runner.errors import RunError
+from runner.streams import complain
+
 if TYPE_CHECKING:
+    from runner.launch.control import Control
     from runner.recipe.recipe import Recipe
 
 # What a recipe may name, and what it names by default; until it is read, these stop a run.
 _EARLY = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
+
+_RESUME = "the same command goes on from the last checkpoint"
 
 
 class Stopped(BaseException):
@@ -40,3 +46,58 @@ def hold_back(signals: frozenset[signal.Signals]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     for number in _EARLY - signals:
         signal.signal(number, signal.SIG_DFL)
+
+
+class StopRequests:
+    """The signals that a supervisor has received since `listen`; true once there is one.
+
+    Args:
+        recipe: says which signals ask to stop, and how long the workers may take for it.
+
+    Attributes:
+        honoured: name of the signal that the workers were told of; empty before.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.honoured = ""
+        self._signals = stop_signals(recipe)
+        self._patience = recipe.recovery.stop_timeout.total_seconds()
+        self._received: list[int] = []
+        self._until = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._received)
+
+    def listen(self) -> None:
+        """Receive what was held back, and all that comes."""
+
+        def received(number: int, _frame: FrameType | None) -> None:
+            self._received.append(number)
+
+        for number in self._signals:
+            signal.signal(number, received)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
+
+    def honour(self, control: Control, now: float) -> None:
+        """Tell the workers of the first request; called again and again, until they have ended.
+
+        Args:
+            control: what the workers look at.
+            now: monotonic time, seconds.
+
+        Raises:
+            RunError: there was a second request, or the workers have had their time.
+        """
+        if not self._received:
+            return
+        name = signal.Signals(self._received[0]).name
+        if len(self._received) > 1:
+            raise RunError(f"stopped at once on a second signal; {_RESUME}")
+        if not self.honoured:
+            control.request_stop(name)
+            complain(f"nvrx-run: {name}: saving and stopping after this step (a second signal stops at once)")
+            self.honoured, self._until = name, now + self._patience
+        elif now > self._until:
+            raise RunError(
+                f"did not stop within {self._patience:.0f} s of {name} (recovery.stop_timeout); {_RESUME}"
+            )

@@ -15,7 +15,8 @@ from ckpt_world import CPU, TestLife
 from nvidia_resiliency_ext.inprocess.abort import AbortTorchDistributed
 
 from runner.checkpoint import preparation
-from runner.checkpoint.staging import Buffer, Staging
+from runner.checkpoint.buffers import Buffer
+from runner.checkpoint.staging import Staging
 from runner.recovery.sockets import shut_down, tcp_sockets
 
 

@@ -25,7 +25,7 @@ from ckpt_world import (
     writer_pid,
 )
 
-from runner.checkpoint.staging import Buffer
+from runner.checkpoint.buffers import Buffer
 from runner.checkpoint.writing import Writing
 
 
@@ -157,7 +157,7 @@ def abandon_two_in_a_row(place: Rank, folder: str, run_id: str) -> dict[str, Any
     used = set()
     while trainer.state.step < 12:
         trainer.step(checkpointer)
-        newest = checkpointer._staging.newest()
+        newest = checkpointer._staging.buffers.newest()
         assert newest is not None and newest.step == trainer.state.step, "a snapshot was left out"
         used.add(newest.index)
         checkpointer._saves.drain()
@@ -187,10 +187,10 @@ def load_while_the_writer_reads(place: Rank, folder: str, run_id: str) -> tuple[
         trainer = Trainer(life)
         checkpointer.attach(life, trainer.state)
         if number == 2:
-            assert checkpointer._staging.free() is None
+            assert checkpointer._staging.buffers.free() is None
             if place.rank == 1:
                 for buffer in checkpointer._staging.buffers:
-                    checkpointer._staging.forget(buffer)
+                    checkpointer._staging.buffers.forget(buffer)
             timer.start()
         came_from = checkpointer.restore()
         for target in {0: (2, 4), 1: (6,), 2: (8,)}[number]:

@@ -89,7 +89,7 @@ def run_ahead(place: Rank, kind: str, folder: str, run_id: str, freeze: bool) ->
         0.5
     )  # the trap is that the copy is still queued; were the machine slow, it would be all the more
     staging = checkpointer._staging
-    pending = staging.pending
+    pending = staging.buffers.pending
     assert pending is not None and pending.copied is not None
     stuck = not pending.copied.query()
     if not freeze:

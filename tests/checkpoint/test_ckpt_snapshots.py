@@ -97,7 +97,7 @@ def queued_behind_an_abort(place: Rank, folder: str, run_id: str, freeze: bool) 
     checkpointer._staging.immediate = False  # as on a GPU: the copy runs on beside the next step
     for _ in range(3):
         trainer.step(checkpointer)
-    pending = checkpointer._staging.pending
+    pending = checkpointer._staging.buffers.pending
     assert pending.step == 3
     pending.copied = event = NotYet()
     if freeze:

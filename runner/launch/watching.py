@@ -1,0 +1,125 @@
+"""What becomes of this node's workers in one launch: who died or is frozen, and whether another start is any use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from runner.launch.budget import WindowBudget
+from runner.launch.deaths import Death, Deaths
+from runner.launch.outcome import OutcomeReader
+from runner.launch.overdue import OverdueWorkers
+from runner.launch.presence import Roll
+from runner.launch.printing import say
+from runner.launch.verdict import Watch
+from runner.ledger.events import FaultSeen
+from runner.ledger.writer import LedgerWriter
+from runner.recipe.recipe import Recipe
+from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
+
+_FROZEN_MARGIN = 1.0  # seconds more than NVRx takes to kill a frozen rank, where it can
+
+
+class Workers:
+    """The workers of one launch, as far as their supervisor sees them.
+
+    Args:
+        recipe: the run.
+        control: the node's control folder, where they sign.
+        run_folder: where records of their faults go.
+        log: what the launcher prints; it knows how its children ended.
+        outcomes: what workers say that they ended with.
+        ledger: told of faults.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        control: Path,
+        run_folder: Path,
+        log: Path,
+        outcomes: OutcomeReader,
+        ledger: LedgerWriter,
+    ) -> None:
+        self._layer = recipe.recovery.layer
+        self._launcher = launcher = ft_launcher_settings(recipe.recovery)
+        self._inprocess = inprocess_settings(recipe.recovery)
+        silence = launcher.rank_heartbeat_timeout.total_seconds() if launcher else 0.0
+        self._roll = Roll(control)
+        self._overdue = OverdueWorkers(self._roll, control)
+        self._deaths = Deaths(log, run_folder, self._layer, silence, control)
+        self._window = WindowBudget(launcher.window if launcher else None, "recovery.ft_launcher.window")
+        self._outcomes, self._ledger = outcomes, ledger
+        self._restarts = 0
+        self._hopeless = self._window_spent = ""
+
+    def look(self) -> None:
+        """Take in what has happened since the last look; kill what is frozen and cannot be ended otherwise."""
+        deaths = self._deaths
+        found = [deaths.add(sign, self._outcomes.outcomes()) for sign in self._roll.dead()]
+        found += [deaths.add_overdue(overdue) for overdue in self._overdue.kill(time.monotonic())]
+        for death in found:
+            if death is not None:
+                layer = "launcher" if self._launcher is not None else self._layer
+                self._ledger.record(FaultSeen(layer, str(death)))
+                self._end_peers(death)
+        self._kill_frozen()
+        self._deaths.settle()
+        self._hopeless = self._hopeless or self._deaths.hopeless()
+        while self._restarts < self._roll.most_restarts:
+            self._restarts += 1
+            self._window.restarted(time.monotonic())
+            self._window_spent = self._window_spent or self._window.spent(time.monotonic())
+
+    def launch_can_only_end(self) -> bool:
+        """Whatever its launcher waits for: a stopped worker hears no SIGTERM."""
+        outcomes = self._outcomes.outcomes()
+        if self._hopeless or self._window_spent or any(outcome.decisive for outcome in outcomes):
+            return True
+        mended = self._launcher is not None
+        return not mended and (bool(self._deaths.all) or any(outcome.exit_code for outcome in outcomes))
+
+    def settle(self, launcher_status: int, stop_requested: str) -> Watch:
+        """The launch has ended: all that was seen of it.
+
+        Args:
+            launcher_status: exit status of the launcher, negative for a signal.
+            stop_requested: signal that asked to stop, or nothing.
+        """
+        self.look()
+        self._deaths.settle(finally_=True)
+        launcher = self._launcher
+        return Watch(
+            launcher_status=launcher_status,
+            deaths=self._deaths.all,
+            hopeless=self._hopeless,
+            window_spent=self._window_spent,
+            budget_spent=launcher is not None and self._roll.most_restarts >= launcher.max_restarts,
+            workers_came=self._roll.seen_any,
+            stop_requested=stop_requested,
+        )
+
+    def _end_peers(self, death: Death) -> None:
+        """End the workers of this node that are to be respawned because of another's death.
+
+        The launcher does so too, but only when the dead one is gone for good: a GPU's driver takes half a second to
+        clear up behind a process. This way it clears up behind all of them at once.
+        """
+        if self._inprocess is None and self._launcher is not None:
+            for sign in self._roll.others(death.sign):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(sign.pid, signal.SIGTERM)
+
+    def _kill_frozen(self) -> None:
+        """Kill what in-process restart cannot: a frozen rank 0 freezes the store, which its killers would ask first."""
+        settings = self._inprocess
+        if settings is None:
+            return
+        longest = (settings.hard_timeout + settings.termination_grace).total_seconds() + _FROZEN_MARGIN
+        for sign in self._roll.frozen(longest):
+            say(f"rank {sign.rank} has been frozen (SIGSTOP) for {longest:.0f} s: killed")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(sign.pid, signal.SIGKILL)
