@@ -40,6 +40,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 _LARGEST_REQUEST = 1 << 20
 _BACKLOG = 128
 _ENDED = "ended"  # folder beside the socket: one file for each worker that has ended, its exit code inside
+_LONGEST_WAIT = 0.5  # seconds
 
 
 def ready_file(socket_path: Path) -> Path:
@@ -231,8 +232,7 @@ def run_as_client(path: str, fall_back: Callable[[], int], *, patience: float = 
         return fall_back()
     for received in early:
         forward(received, None)
-    server.settimeout(None)  # as long as the worker lives; the server's end ends it
-    code = _receive(server).get("exit")
+    code = _await_end(server).get("exit")
     if code is None:
         sys.stderr.write("nvrx-worker: the fork server died, and its workers with it\n")
         return 1
@@ -240,6 +240,18 @@ def run_as_client(path: str, fall_back: Callable[[], int], *, patience: float = 
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -code)
     return code
+
+
+def _await_end(server: socket.socket) -> dict[str, int]:
+    """What the server says when the worker has ended; nothing where the server itself has.
+
+    Python runs a signal's handler between two of its own steps: one that arrives just before a wait begins is not
+    forwarded until that wait is over. So no wait is long.
+    """
+    server.settimeout(_LONGEST_WAIT)
+    while True:
+        with contextlib.suppress(TimeoutError):
+            return _receive(server)
 
 
 def _receive(server: socket.socket) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import sys
@@ -29,6 +30,9 @@ from runner.streams import complain
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
     from runner.recipe.recipe import Recipe
+
+
+_LONGEST_WAIT = 0.5  # seconds
 
 
 def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
@@ -74,6 +78,11 @@ def _wait(child: int, signals: frozenset[signal.Signals], recipe: Recipe) -> int
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     try:
+        ended = os.pidfd_open(child)
+        # A signal that arrives just before a wait begins is forwarded when that ends: no wait is long.
+        while not select.select([ended], [], [], _LONGEST_WAIT)[0]:
+            continue
+        os.close(ended)
         _, status = os.waitpid(child, 0)
     finally:
         for number in signals:  # the run is over: how it ended is not changed by a late wish that it stop

@@ -1,107 +1,26 @@
-"""In-process restart: NVRx's wrapper around the training function, alone or under ft_launcher.
+"""In-process restart: the lives of one worker process, alone or under ft_launcher, and what the end of each means.
 
-The order of things when a fault ends a life:
-1. the rank that has it raises, or its monitor finds it silent; a record in the wrapper's store tells all ranks;
-2. on each rank, in NVRx's monitor thread: `_Freeze` (nothing becomes valid any more), then `_Cut` (collectives and
-   store waits raise). NVRx composes from the last to the first, so `_Freeze` is listed last;
-3. the monitor thread raises `RankShouldRestart` (a BaseException) in the main thread, at whatever bytecode that is:
-   also inside a `finally`, so nothing here relies on one having run;
-4. health checks, a barrier of all ranks, and the function is entered again.
+How a fault ends a life is in `wrapped`, which plugs this into NVRx's wrapper.
 """
 
-# NVRx finds the parameter that takes the CallWrapper by its annotation, which must not be a string:
-# no `from __future__ import annotations` in this file.
+from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
-
-import torch.distributed as dist
 
 from runner.errors import ExitCode, RunError
 from runner.launch.budget import WindowBudget, startup_pause
-from runner.launch.control import VERBOSE
 from runner.ledger.events import TeardownEnded
 from runner.recipe.recovery import CombinedRecovery, InprocessRecovery, InprocessSettings
 from runner.recovery import nvrx
 from runner.recovery.ending import Ending, Sight, WorkerExit, describe
 from runner.recovery.heartbeats import Heartbeats
-from runner.recovery.life import Connections, ProcessLife
+from runner.recovery.life import Connections
 from runner.recovery.setup import WorkerSetup
-from runner.recovery.start_watch import StartHangError
+from runner.recovery.wrapped import WrappedLife, wrap
 from runner.train.ports import Life
-
-
-class WrappedLife(ProcessLife):
-    """A life inside NVRx's wrapper."""
-
-    call: nvrx.CallWrapper
-    heartbeats: Heartbeats | None = None
-    last_sign: float = 0.0  # monotonic time of the last heartbeat
-
-    def heartbeat(self, step: int) -> None:
-        """This rank has finished `step` and goes on."""
-        super().heartbeat(step)
-        self.last_sign = time.monotonic()
-        self.call.ping()
-        if self.heartbeats is not None:
-            self.heartbeats.beat()
-
-    def hung_at_start(self, error: StartHangError) -> None:
-        """Report it as NVRx's own monitor does: an exception set from here could end up in NVRx's watchdog, whose
-        callback runs in the main thread and swallows it."""
-        self.start_hang = error
-        nvrx.report_hang(self.call)
-
-    def atomic(self) -> AbstractContextManager[Any]:
-        """A section that a restart waits for."""
-        return self.call.atomic()
-
-
-class _Freeze(nvrx.Abort):
-    """Ends the current life: hooks run, the fault is recorded."""
-
-    def __init__(self, layer: "InprocessLayer") -> None:
-        self.layer = layer
-
-    def __call__(self, state: Any) -> Any:
-        self.layer.freeze()
-        return state
-
-
-class _Cut(nvrx.Abort):
-    """Makes blocked collectives and store waits raise, and destroys the process groups."""
-
-    def __init__(self, layer: "InprocessLayer") -> None:
-        self.layer = layer
-
-    def __call__(self, state: Any) -> Any:
-        life = self.layer.life
-        if life is not None:
-            life.cut(gloo=not self.layer.setup.gpus)
-        if self.layer.setup.gpus:
-            return nvrx.AbortTorchDistributed()(state)
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        return state
-
-
-class _Budget(nvrx.RetryController):
-    """NVRx's retry controller, which also says which of its limits ended the run."""
-
-    def __init__(self, layer: "InprocessLayer", **limits: Any) -> None:
-        super().__init__(**limits)
-        self.layer = layer
-
-    def __call__(self, state: Any) -> Any:
-        try:
-            return super().__call__(state)
-        except nvrx.RestartAbort:
-            self.layer.out_of_budget(state)
-            raise
 
 
 class RestartsSpentError(RunError):
@@ -131,12 +50,15 @@ class InprocessLayer:
 
     def run(self) -> Ending | None:
         """Run to the end. Returns how it ended where it did not finish."""
-        self._meeting = self.setup.meet()
+        setup = self.setup
+        self._meeting = setup.meet()
         gc.collect()
         gc.freeze()  # NVRx collects garbage before each restart: what is imported by now need not be looked at again
-        one_life = self.wrapper()(self._one_life_function())
+        lives = wrap(
+            self, setup, self.settings, self._meeting, counter=self._counter, min_world=self._min_world
+        )
         try:
-            one_life()
+            lives()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - NVRx ends in BaseExceptions of its own; all are judged
@@ -144,59 +66,11 @@ class InprocessLayer:
         finally:
             self._close_heartbeats()
         assert self.life is not None
-        self.setup.life_finished(self.life)
+        setup.life_finished(self.life)
         return None
 
-    def wrapper(self) -> Any:
-        """NVRx's wrapper with the recipe's settings."""
-        s = self.settings
-        return nvrx.make_wrapper(
-            gpus=self.setup.gpus,
-            checks=s.health_checks,
-            local_rank=self.setup.facts.local_rank,
-            counter=self._counter,
-            store_factory=nvrx.WrapperStore,
-            store_kwargs={
-                "host_name": self._meeting.address,
-                "port": self._meeting.port,
-                "wait_for_workers": False,
-                "timeout": self.setup.recipe.recovery.rendezvous_timeout,
-            },
-            initialize=_Budget(
-                self,
-                max_iterations=s.max_restarts + 1,
-                min_world_size=self._min_world,
-                min_active_world_size=self._min_world,
-            ),
-            abort=nvrx.Compose(_Cut(self), _Freeze(self)),
-            rank_assignment=nvrx.Compose(nvrx.ActivateAllRanks(), nvrx.ShiftRanks()),
-            monitor_thread_interval=s.monitor_interval,
-            monitor_process_interval=s.monitor_interval,
-            progress_watchdog_interval=s.monitor_interval,
-            heartbeat_interval=s.heartbeat_interval,
-            heartbeat_timeout=s.heartbeat_timeout,
-            soft_timeout=s.soft_timeout,
-            hard_timeout=s.hard_timeout,
-            barrier_timeout=s.barrier_timeout,
-            completion_timeout=s.completion_timeout,
-            last_call_wait=s.last_call_wait,
-            termination_grace_time=s.termination_grace,
-            monitor_process_logfile=self._monitor_log(),
-        )
-
-    def _monitor_log(self) -> str | None:
-        """Where NVRx's monitor process says what it sees: with --verbose only, a file for each worker process."""
-        if os.environ.get(VERBOSE) != "1":
-            return None
-        return str(self.setup.run_folder / "logs" / f"monitor-{os.getpid()}-rank-{{rank}}.log")
-
-    def _one_life_function(self) -> Callable[[], None]:
-        def one_life(call: nvrx.CallWrapper = None) -> None:
-            self._one_life(call)
-
-        return one_life
-
-    def _one_life(self, call: nvrx.CallWrapper) -> None:
+    def enter(self, call: nvrx.CallWrapper) -> None:
+        """One life, from the pause before it to its end. See `wrapped.Layer`."""
         setup = self.setup
         self._close_heartbeats()
         if self.life is not None:
