@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from runner.arguments import Parser, a_path, working_folder
-from runner.errors import ExitCode, InputError, RunError
+from runner.errors import ExitCode, InputError, RunError, storage_error
 from runner.streams import complain, interrupted, write_out
 
 if TYPE_CHECKING:
@@ -59,6 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         complain(f"nvrx-data: {error}")
         return int(error.exit_code)
+    except OSError as error:
+        if args.verbose:
+            raise
+        failure = storage_error(error)
+        complain(f"nvrx-data: {failure}")
+        return int(failure.exit_code)
     except KeyboardInterrupt:  # what is on the disk is kept: the same command goes on after it
         return interrupted("nvrx-data")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import json
 import os
@@ -25,7 +26,7 @@ from runner.recipe.resolve import resolve
 from runner.train.data.packed import packed_folder, prepare
 from runner.train.data.tokenizer import ByteTokenizer
 from runner.train.hub import hub_errors
-from runner.train.prepare_data import pack, with_backoff
+from runner.train.prepare_data import main, pack, with_backoff
 
 COMMAND = str(Path(sys.executable).with_name("nvrx-data"))
 
@@ -149,6 +150,23 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     done = command(write_recipe(tmp_path, {"source": "files", "format": "text", "paths": ["/no/such/file"]}))
     assert done.returncode == ExitCode.BAD_RECIPE
     assert done.stderr.strip() == "nvrx-data: dataset.paths: /no/such/file names no file"
+
+
+def test_a_full_disk_is_one_line_with_its_own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(tmp_path, {"source": "embedded"})
+
+    def full(descriptor: int) -> None:  # where file systems that allocate late say so
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main([str(recipe)]) == ExitCode.SAVE_FAILED
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.endswith(
+        ".unfinished/tokens.bin: No space left on device; make room, then run the same command\n"
+    )
 
 
 @contextmanager

@@ -11,8 +11,10 @@ microseconds a sequence, and no token that was not written here reaches the mode
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,14 @@ def _check_size(path: Path, expected: int) -> None:
         raise _damaged(path, f"has {size:,} bytes, {INDEX} says {expected:,}")
 
 
+@contextlib.contextmanager
+def _naming(name: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder / name)) from error
+
+
 class CacheWriter:
     """Writes a cache into a folder that gets its final name afterwards.
 
@@ -133,7 +143,7 @@ class CacheWriter:
 
     Raises:
         DamagedCacheError: fewer than `kept` are there.
-        OSError: the files cannot be written.
+        OSError: the files cannot be written; here and from every method, with the file's name.
     """
 
     def __init__(self, folder: Path, dtype: np.dtype[Any], *, kept: int = 0) -> None:
@@ -158,7 +168,8 @@ class CacheWriter:
     def write(self, ids: np.ndarray) -> None:
         """Append tokens: integers, shape (n,)."""
         data = memoryview(ids.astype(self._dtype).tobytes())
-        self._tokens.write(data)
+        with _naming(TOKENS, self._folder):
+            self._tokens.write(data)
         self.tokens += len(ids)
         while data:
             part = data[: self._room]
@@ -176,9 +187,10 @@ class CacheWriter:
 
     def flush(self) -> None:
         """Make what was written durable: another writer may go on after `tokens`."""
-        for file in (self._tokens, self._blocks):
-            file.flush()
-            os.fsync(file.fileno())
+        for name, file in ((TOKENS, self._tokens), (BLOCKS, self._blocks)):
+            with _naming(name, self._folder):
+                file.flush()
+                os.fsync(file.fileno())
 
     def finish(self, documents: int, tokenizer: str) -> CacheIndex:
         """Write the index; nothing can be appended any more."""
@@ -198,9 +210,10 @@ class CacheWriter:
         return index
 
     def close(self) -> None:
-        """Close the files."""
-        self._tokens.close()
-        self._blocks.close()
+        """Close the files; what is not flushed is not kept."""
+        for file in (self._tokens, self._blocks):
+            with contextlib.suppress(OSError):  # the disk that was full when it was written
+                file.close()
 
 
 class CacheReader:
