@@ -65,7 +65,15 @@ class Deaths:
     ) -> None:
         self._silence, self._forks = silence, forks
         self.all: list[Death] = []
+        self._said_before: dict[int, int] = {}  # by process id
         self._log, self._folder, self._layer = log, run_folder, layer
+
+    def expect(self, sign: WorkerSign) -> None:
+        """A worker has signed: what the launcher has said so far about its place is of workers before it.
+
+        It may say how this one ended before the end itself is seen here: on a busy machine a look comes late.
+        """
+        self._said_before[sign.pid] = len(self._said(sign.local_rank))
 
     def add(self, sign: WorkerSign, outcomes: list[Outcome]) -> Death | None:
         """A worker vanished. Nothing where the launcher took it down because of another one of the same start."""
@@ -78,16 +86,20 @@ class Deaths:
             outcome.restart == sign.restart and outcome.consequence and TIMED_OUT.search(outcome.message)
             for outcome in outcomes
         )
-        death = Death(sign, time.time(), len(self._said(sign.local_rank)), sign.rank, hung)
+        death = Death(sign, time.time(), self._before(sign), sign.rank, hung)
         self.all.append(death)
         return death
 
     def add_overdue(self, overdue: Overdue) -> Death:
         """A worker was killed because it hung while it started."""
         sign = overdue.sign
-        death = Death(sign, time.time(), len(self._said(sign.local_rank)), sign.rank, True, overdue=overdue)
+        death = Death(sign, time.time(), self._before(sign), sign.rank, True, overdue=overdue)
         self.all.append(death)
         return death
+
+    def _before(self, sign: WorkerSign) -> int:
+        before = self._said_before.get(sign.pid)
+        return len(self._said(sign.local_rank)) if before is None else before
 
     def settle(self, *, finally_: bool = False) -> None:
         """Look what the launcher says about deaths, and record them; what it says later is known in the end."""

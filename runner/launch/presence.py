@@ -179,6 +179,14 @@ class Roll:
         self.most_restarts = 0
         self.seen_any = False
         self._frozen_since: dict[int, float] = {}
+        self._known: set[int] = set()
+
+    def newcomers(self) -> list[WorkerSign]:
+        """Workers that have signed since the last call, dead or alive."""
+        pids = {int(name) for name in os.listdir(self._folder)}  # noqa: PTH208 - names are process ids
+        new = [sign for sign in map(self._read, sorted(pids - self._known)) if sign is not None]
+        self._known = (self._known & pids) | {sign.pid for sign in new}
+        return new
 
     def dead(self) -> list[WorkerSign]:
         """Workers that vanished without a word since the last call."""

@@ -59,6 +59,8 @@ class Workers:
     def look(self) -> None:
         """Take in what has happened since the last look; kill what is frozen and cannot be ended otherwise."""
         deaths = self._deaths
+        for sign in self._roll.newcomers():
+            deaths.expect(sign)
         found = [deaths.add(sign, self._outcomes.outcomes()) for sign in self._roll.dead()]
         found += [deaths.add_overdue(overdue) for overdue in self._overdue.kill(time.monotonic())]
         for death in found:
