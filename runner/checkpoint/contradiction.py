@@ -1,6 +1,6 @@
 """Where a folder of checkpoints and the run that owns it contradict each other, nothing is trained over.
 
-Both are for rank 0, which chooses the step that all start from. Standard library only.
+All is for rank 0, which chooses the step that all start from. Standard library only.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.checkpoint.record import looks_whole
 from runner.errors import ExitCode, InputError, RunError
 from runner.ledger.saves import newest_saved
 
@@ -39,18 +40,28 @@ class OwnRun:
                 ExitCode.NO_LOADABLE_CHECKPOINT,
             )
 
+    def lost(self, step: int, set_aside: set[int]) -> int:
+        """The step of a checkpoint newer than `step` that the ledger says was saved, 0 where there is none.
+
+        It is told by nobody else unless it was `set_aside`: somebody has deleted it, or moved it away.
+        """
+        saved = newest_saved(self.folder)
+        return saved if saved > step and saved not in set_aside else 0
+
     def check_end(self, step: int, stored: list[int], checkpoints: Path) -> bool:
         """The run goes on after `step`; `stored` are the steps of all checkpoints. True where that is past its end.
 
         Raises:
-            InputError: it is, and there is no checkpoint of the step where the recipe ends.
+            InputError: it is, and there is no whole checkpoint of the step where the recipe ends.
         """
         if step <= self.steps:
             return False
-        if self.steps in stored:
+        if self.steps in stored and looks_whole(checkpoints / f"step-{self.steps}"):
             return True
+        none = "a damaged one" if self.steps in stored else "none"
+        whole = [other for other in stored if other != self.steps]
         raise InputError(
             f"training.steps: {self.steps}, but the run is past it: {checkpoints} holds step "
-            f"{', '.join(map(str, stored)) or 'none'}, and none of step {self.steps}; set training.steps to {step} "
+            f"{', '.join(map(str, whole)) or 'none'}, and {none} of step {self.steps}; set training.steps to {step} "
             "(nothing is left to train then) or more, or name another output.folder"
         )

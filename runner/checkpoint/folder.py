@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.checkpoint.record import Damaged, read_record, verify_sizes
+from runner.errors import InputError
 from runner.launch.durable import sync_folder
 
 _NAME = re.compile(
@@ -39,15 +39,6 @@ class Entry:
     path: Path
 
 
-def looks_whole(entry: Entry) -> bool:
-    """Whether a checkpoint's record verifies and its files have their sizes."""
-    try:
-        verify_sizes(entry.path, read_record(entry.path))
-    except (Damaged, OSError):
-        return False
-    return True
-
-
 class CheckpointFolder:
     """The folder itself. Only one rank calls what changes it."""
 
@@ -59,11 +50,20 @@ class CheckpointFolder:
 
         Raises:
             OSError: it cannot be made, or not written.
+            InputError: something that is no folder has the name of a committed checkpoint, which a save would need.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         probe = self.root / f".probe-{os.uname().nodename}-{os.getpid()}"  # pods count their processes alike
         probe.touch()
         probe.unlink(missing_ok=True)
+        for entry in self.entries():
+            # In this order: one that retention deletes meanwhile is no folder, and then not there either.
+            if entry.state == "committed" and not entry.path.is_dir() and os.path.lexists(entry.path):
+                kind = "a link that leads to no folder" if entry.path.is_symlink() else "not a folder"
+                raise InputError(
+                    f"checkpoint.folder: {entry.path} is {kind}, and the checkpoint of step {entry.step} would have "
+                    "that name; move it away"
+                )
 
     def entries(self) -> list[Entry]:
         """Everything here that is a checkpoint in some state, by step.

@@ -17,6 +17,7 @@ from runner.launch.durable import write_durably
 RECORD = "commit.json"
 METADATA = ".metadata"
 FORMAT = 1
+_FOLDER = re.compile(r"step-(\d+)(?:\.|$)")
 _FILE = re.compile(r"__\d{1,9}_\d{1,9}\.distcp|\.metadata")
 
 
@@ -62,8 +63,11 @@ def write_record(folder: Path, record: CommitRecord) -> None:
 def read_record(folder: Path) -> CommitRecord:
     """Read and check a commit record. Nothing in it is executed or used as a path outside `folder`.
 
+    Args:
+        folder: one named after a step, whatever its state, holds the record of that step and no other's.
+
     Raises:
-        Damaged: missing, changed, or not what this version writes.
+        Damaged: missing, changed, of another step, or not what this version writes.
         OSError: the file system says no.
     """
     try:
@@ -84,6 +88,9 @@ def read_record(folder: Path) -> CommitRecord:
         _check(record)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Damaged(f"{RECORD} is malformed: {error}") from error
+    named = _FOLDER.match(folder.name)
+    if named and int(named[1]) != record.step:
+        raise Damaged(f"{folder.name} holds the record of step {record.step}")
     return record
 
 
@@ -113,3 +120,12 @@ def verify_sizes(folder: Path, record: CommitRecord) -> None:
             raise Damaged(f"{file['name']} is missing") from None
         if size != file["size"]:
             raise Damaged(f"{file['name']} has {size} bytes, the record says {file['size']}")
+
+
+def looks_whole(folder: Path) -> bool:
+    """Whether a checkpoint's record verifies and its files have their sizes; their checksums are not compared."""
+    try:
+        verify_sizes(folder, read_record(folder))
+    except (Damaged, OSError):
+        return False
+    return True

@@ -122,6 +122,7 @@ class Restorer:
             self._check(record, state)
             if self._run is not None and self._run.check_end(step, stored, folder.root):
                 self._log.warning("the run is past training.steps: nothing is left to train", at=step)
+            self._tell_lost(step, attempt)
             return {"memory": False, "step": step, "record": asdict(record), "committed": stored}
         damaged = [entry.path.name for entry in folder.entries() if entry.state == "damaged"]
         if damaged:
@@ -133,6 +134,18 @@ class Restorer:
         if self._run is not None:
             self._run.check_empty(folder.root)
         return {"memory": False, "step": 0, "committed": []}
+
+    def _tell_lost(self, step: int, attempt: int) -> None:
+        """A newer checkpoint that the run has saved and nobody set aside is missed once."""
+        if self._run is None or attempt:
+            return
+        aside = {entry.step for entry in self._folder.entries() if entry.state == "damaged"}
+        lost = self._run.lost(step, aside)
+        if lost:
+            self._log.warning(
+                "a newer checkpoint that this run has saved is gone: the steps after this one are trained again",
+                at=step, gone=lost, path=str(self._folder.path(lost)),
+            )  # fmt: skip
 
     def _check(self, record: CommitRecord, state: TrainState) -> None:
         """Refuse another model's checkpoint, and streaming state that cannot be shared out anew."""

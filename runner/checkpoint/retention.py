@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint.folder import CheckpointFolder, looks_whole
+from runner.checkpoint.folder import CheckpointFolder
+from runner.checkpoint.record import looks_whole
 from runner.recipe.checkpoint import CheckpointSection
 
 _PAUSE = 0.01
@@ -84,7 +85,9 @@ class Retention:
 
     def _round(self) -> None:
         try:
-            _, failures = self._folder.retain(self._section.keep_last, self._section.keep_every, looks_whole)
+            _, failures = self._folder.retain(
+                self._section.keep_last, self._section.keep_every, lambda entry: looks_whole(entry.path)
+            )
         except OSError as error:
             failures = [(self._folder.root, error.strerror or str(error))]
         for path, reason in failures:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from runner.checkpoint.record import looks_whole
 from runner.errors import ExitCode, InputError, RunError, no_room
 from runner.launch.durable import write_durably
 from runner.recipe.recipe import Recipe
@@ -127,10 +128,10 @@ class RunFolder:
         write_durably(self.path / "finished.json", json.dumps({"steps": self._recipe.training.steps}))
 
     def finished(self) -> str:
-        """What is there, in words, where the run is done already and the checkpoint of its last step is still there.
+        """What is there, in words, where the run is done already and the checkpoint of its last step is still whole.
 
-        Nothing where it is not. Where the recipe ends ahead of what was trained, only a checkpoint of that very step
-        is the end of the run.
+        Nothing where it is not: a launch then says what is wrong with it, and goes on from the one before. Where the
+        recipe ends ahead of what was trained, only a checkpoint of that very step is the end of the run.
         """
         try:
             trained = int(json.loads((self.path / "finished.json").read_text())["steps"])
@@ -138,7 +139,7 @@ class RunFolder:
             return ""
         end = self._recipe.training.steps
         checkpoint = self._recipe.checkpoint_folder / f"step-{end}"
-        if trained < end or not checkpoint.is_dir():
+        if trained < end or not looks_whole(checkpoint):
             return ""
         further = f" (the run went on to step {trained})" if trained > end else ""
         return (

@@ -86,6 +86,29 @@ def test_an_end_that_the_run_is_past_needs_a_checkpoint_of_that_very_step(
         said = [event for level, event, _ in result["lines"] if level == "warning"]
         assert said == ["the run is past training.steps: nothing is left to train"] * (rank == 0)
     assert sorted(path.name for path in trained.iterdir()) == ["step-4", "step-6"]
+    harmed = tmp_path / "harmed"
+    shutil.copytree(trained, harmed)
+    (harmed / "step-4" / "commit.json").unlink()
+    for result in again(two, harmed, OwnRun(run, steps=4)):
+        assert result["code"] == ExitCode.BAD_RECIPE
+        assert "holds step 6, and a damaged one of step 4; set training.steps to 6" in result["error"]
+
+
+def test_a_newer_checkpoint_that_was_deleted_is_missed(two: World, trained: Path, tmp_path: Path) -> None:
+    run, folder = OwnRun(tmp_path / "run", steps=6), tmp_path / "checkpoints"
+    record_saves(run.folder, 4, 6)
+    shutil.copytree(trained, folder)
+    (folder / "step-6").rename(folder / "step-6.damaged-1")
+    missed = "a newer checkpoint that this run has saved is gone: the steps after this one are trained again"
+    for gone in (False, True):
+        if gone:
+            shutil.rmtree(folder / "step-6")
+            shutil.rmtree(folder / "step-6.damaged-1")
+        results = again(two, folder, run)
+        assert [result["from"] for result in results] == [4, 4]
+        said = [fields for _, event, fields in results[0]["lines"] if event == missed]
+        path = str(folder / "step-6")
+        assert said == ([{"at": 4, "gone": 6, "path": path}] if gone else []), "once, unless it was set aside"
 
 
 def test_the_ledger_knows_the_newest_save_through_torn_lines_and_folded_segments(tmp_path: Path) -> None:

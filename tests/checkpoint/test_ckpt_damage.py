@@ -59,6 +59,29 @@ def test_harm_to_any_file_is_found_and_the_checkpoint_before_is_used(
     assert sorted(path.name for path in folder.iterdir()) == ["step-2", "step-3", "step-4.damaged-1"]
 
 
+def test_a_copy_under_another_step_s_name_is_set_aside(two: World, good: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    shutil.copytree(good, folder)
+    shutil.copytree(folder / "step-4", folder / "step-7")
+    results = two.run(train, folder=str(folder), run_id="copied", until=5, mode="sync", every=2)
+    assert [(result["from"], result["source"]) for result in results] == [(4, "storage")] * 2
+    aside = [fields for _, event, fields in results[0]["lines"] if "set aside" in event]
+    assert [one["reason"] for one in aside] == ["step-7 holds the record of step 4"]
+    assert (folder / "step-7.damaged-1").is_dir()
+
+
+def test_a_file_in_the_place_of_a_checkpoint_to_come_ends_the_start(
+    two: World, good: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "c"
+    shutil.copytree(good, folder)
+    (folder / "step-6").touch()
+    for result in two.run(attempt, folder=str(folder), run_id="file", until=6, mode="sync", every=2):
+        assert result["code"] == ExitCode.BAD_RECIPE
+        assert str(folder / "step-6") in result["error"]
+    remove_leftovers(named("file"))
+
+
 def test_sizes_alone_find_a_truncation(two: World, good: Path, tmp_path: Path) -> None:
     shutil.copytree(good, tmp_path / "c")
     truncate(tmp_path / "c" / "step-4" / "__1_00.distcp")

@@ -15,8 +15,9 @@ import pytest
 from runner.checkpoint import folder as folder_module
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.listing import list_checkpoints
-from runner.checkpoint.record import CommitRecord, Damaged, read_record, write_record
+from runner.checkpoint.record import CommitRecord, Damaged, looks_whole, read_record, write_record
 from runner.checkpoint.shm import remove_leftovers
+from runner.errors import InputError
 from runner.launch import durable
 from runner.launch.durable import write_durably
 from runner.recipe.checkpoint import CheckpointSection
@@ -103,6 +104,37 @@ def test_every_flipped_byte_of_a_record_is_found(tmp_path: Path) -> None:
             read_record(tmp_path / "step-7")
     path.write_bytes(good)
     assert read_record(tmp_path / "step-7").step == 7
+
+
+def test_a_folder_that_holds_another_step_s_record_is_damaged(tmp_path: Path) -> None:
+    for step in (5, 6):
+        commit(tmp_path, step)
+    shutil.copytree(tmp_path / "step-5", tmp_path / "step-12")
+    with pytest.raises(Damaged, match=r"^step-12 holds the record of step 5$"):
+        read_record(tmp_path / "step-12")
+    row = list_checkpoints(recipe(tmp_path)).splitlines()[-1]
+    assert row.startswith("12") and "no: step-12 holds the record of step 5" in row
+    CheckpointFolder(tmp_path).retain(1, None, lambda entry: looks_whole(entry.path))
+    assert steps(tmp_path) == [6, 12], "step 6 is the newest that can be used"
+    read_record(CheckpointFolder(tmp_path).set_aside(6))
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_is_no_folder_and_has_a_checkpoint_s_name_is_refused_at_the_start(
+    tmp_path: Path, link: bool
+) -> None:
+    commit(tmp_path, 5)
+    (tmp_path / "step-6").symlink_to(tmp_path / "step-5")
+    CheckpointFolder(tmp_path).prepare()  # a link to a folder is one
+    wrong = tmp_path / "step-7"
+    if link:
+        wrong.symlink_to(tmp_path / "gone")
+    else:
+        wrong.touch()
+    with pytest.raises(InputError, match=f"^checkpoint.folder: {wrong} is .* move it away$"):
+        CheckpointFolder(tmp_path).prepare()
+    row = list_checkpoints(recipe(tmp_path)).splitlines()[-1]
+    assert row.startswith("7") and "no: not a folder" in row and row.endswith(str(wrong))
 
 
 def recipe(root: Path) -> Recipe:

@@ -7,11 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tinylab import recipe_text
 
+from runner.checkpoint import record as checkpoint_record
 from runner.errors import InputError
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.faults.schedule import schedule_text
@@ -35,6 +37,28 @@ def test_a_damaged_mark_of_the_end_counts_as_none(tmp_path: Path, content: str) 
         (folder.path / "recipe.yaml").write_bytes(b"\xff\xfe damaged")
         assert not folder.finished()
         assert folder.write_recipe().read_text(encoding="utf-8").startswith("name:")
+
+
+def test_a_run_is_finished_only_while_the_checkpoint_of_its_end_is_whole(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe_text(tmp_path, "none"))
+    resolved = resolve(load_recipe(recipe).recipe, cwd=tmp_path)
+    end = resolved.training.steps
+    last = resolved.checkpoint_folder / f"step-{end}"
+    with contextlib.closing(RunFolder(resolved, 0)) as folder:
+        folder.mark_finished()
+        assert not folder.finished(), "nothing there"
+        last.mkdir(parents=True)
+        assert not folder.finished(), "no commit record"
+        (last / "__0_00.distcp").write_bytes(b"12345678")
+        file = {"name": "__0_00.distcp", "size": 8, "xxh3_128": "", "items": []}
+        record = checkpoint_record.CommitRecord(end, 1, "", 0.0, "sync", {}, [file], {})
+        checkpoint_record.write_record(last, replace(record, step=end - 1))
+        assert not folder.finished(), "another step's"
+        checkpoint_record.write_record(last, record)
+        assert folder.finished().startswith(f"finished already: {last} is there, nothing to do")
+        os.truncate(last / "__0_00.distcp", 7)
+        assert not folder.finished(), "cut short"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"exit_code": 0, "strange": 1}'])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.checkpoint.record import CommitRecord, write_record
 from runner.errors import ExitCode
 from runner.ledger.events import LaunchStarted
 from runner.ledger.writer import LedgerWriter
@@ -64,7 +65,7 @@ def test_follower_whose_run_is_finished_meanwhile_waits_for_nobody(supervised, t
     ledger = LedgerWriter(run.run, rank=-1, life="of the others")
     ledger.record(LaunchStarted((), "none", {}))
     ledger.close()
-    (run.run / "checkpoints" / "step-7").mkdir(parents=True)
+    write_record(run.run / "checkpoints" / "step-7", CommitRecord(7, 2, "", 0.0, "sync", {}, [], {}))
     (run.run / "finished.json").write_text(json.dumps({"steps": 7}))
     code, _, err = run.wait()
     assert code == ExitCode.DONE, err

@@ -11,6 +11,7 @@ import time
 import pytest
 from tinylab import expected
 
+from runner.checkpoint.record import CommitRecord, write_record
 from runner.checkpoint.shm import arena_path
 from runner.launch.process import children_by_parent
 
@@ -36,7 +37,7 @@ def test_finished_run_exits_0_and_a_second_time_rewrites_nothing(supervised):
     assert (code, err) == (0, "")
     assert "training goodput" in out.lower()
     checkpoint = first.run / "checkpoints/step-12"
-    checkpoint.mkdir(parents=True)
+    write_record(checkpoint, CommitRecord(12, 2, "", 0.0, "sync", {}, [], {}))
     before = {path: path.stat().st_mtime_ns for path in first.run.rglob("*") if path.is_file()}
     code, out, err = supervised("none").wait()
     assert code == 0
