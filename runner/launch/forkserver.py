@@ -107,6 +107,8 @@ class ForkServer:
             return request
         for descriptor in descriptors:
             os.close(descriptor)
+        with contextlib.suppress(OSError):  # of a process that had this number before
+            (self._ended / str(pid)).unlink(missing_ok=True)
         self._clients[pid] = client
         self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, ("exit", pid))
         self._selector.register(client, selectors.EVENT_READ, ("client", pid))
