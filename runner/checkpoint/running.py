@@ -112,8 +112,13 @@ class RunningSave:
     # --- see to the end
 
     def notice(self) -> None:
-        """Look, without waiting, whether the running save has ended."""
+        """Look, without waiting, whether the running save has ended.
+
+        Raises:
+            dist.DistError: the life's store is gone, and with it the process that served it.
+        """
         self._writing.collect()
+        _raise_where_lost(self._job)
         if self._job is not None and self._job.outcome is not None:
             outcome, self._job = self._job.outcome, None
             self._conclude(outcome)
@@ -123,6 +128,7 @@ class RunningSave:
 
         Raises:
             RunError: SAVE_FAILED where storage hangs so that not even a failure is known.
+            dist.DistError: the life's store is gone.
         """
         outcome = self._wait()
         if outcome is not None:
@@ -144,6 +150,7 @@ class RunningSave:
             self._beat()
             job.join(_PAUSE)
         self._job = None
+        _raise_where_lost(job)
         return job.outcome
 
     def _conclude(self, outcome: Outcome) -> None:
@@ -199,6 +206,11 @@ class RunningSave:
         if job is not None:
             job.abandon()
             job.join(patience)
+
+
+def _raise_where_lost(job: SaveJob | None) -> None:
+    if job is not None and job.lost is not None:
+        raise job.lost
 
 
 def failure(outcome: Outcome) -> RunError:

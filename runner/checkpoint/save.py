@@ -20,6 +20,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.metadata import dcp_metadata
@@ -31,6 +33,7 @@ from runner.train.ports import Life
 
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.1
+_SIGHT = 5.0  # seconds until a file that a peer has written must be seen
 PEERS_PATIENCE = timedelta(
     seconds=30
 )  # beyond `write_timeout`: the time to say that a peer's write timed out
@@ -67,6 +70,9 @@ class SaveContext:
 class SaveJob(threading.Thread):
     """Follows one save to its end. `outcome` is set when there is one; an abandoned save has none.
 
+    Nor has one whose store is gone: the process that serves it has died, and with it the life. Then `lost` says so. It
+    is no failure of the save: whoever mends the life tries again.
+
     Args:
         own_part: called repeatedly; returns this rank's files (`writer.describe`) once they are written, None
             while they are being written, and raises where that failed.
@@ -84,6 +90,7 @@ class SaveJob(threading.Thread):
         self.step = step
         self.partial = partial
         self.outcome: Outcome | None = None
+        self.lost: dist.DistError | None = None
         self.write_finished = threading.Event()
         self.started = time.monotonic()
         self._context = context
@@ -103,6 +110,9 @@ class SaveJob(threading.Thread):
             self._follow()
         except Exception as error:  # noqa: BLE001 - becomes the outcome that every rank raises or logs
             if self._abandoned.is_set():  # the end of a life takes its store away
+                return
+            if isinstance(error, dist.DistError):
+                self.lost = error
                 return
             text = str(error) if isinstance(error, SaveError) else explain(error)
             reason = f"rank {self._exchange.rank}: {text}"
@@ -162,6 +172,7 @@ class SaveJob(threading.Thread):
         metadata = self.partial / METADATA
         self.partial.mkdir(parents=True, exist_ok=True)
         write_durably(metadata, dcp_metadata(context.tensors, files))
+        self._look_for(files)
         described = {
             "name": METADATA,
             "size": metadata.stat().st_size,
@@ -192,6 +203,23 @@ class SaveJob(threading.Thread):
         self._conclude({"reason": None, "bytes": record.nbytes, "seconds": seconds})
         context.committed()
 
+    def _look_for(self, files: list[dict[str, Any]]) -> None:
+        """What the ranks say that they have written must be there: somebody may have cleared up in this folder.
+
+        Raises:
+            SaveError: a file is missing or has another size.
+        """
+        end = time.monotonic() + _SIGHT  # a shared file system may show another node's file late
+        for file in files:
+            path = self.partial / file["name"]
+            while (size := _size(path)) != file["size"]:
+                if time.monotonic() > end or self._abandoned.is_set():
+                    now = "is missing" if size is None else f"has {size} bytes, not {file['size']}"
+                    raise SaveError(
+                        f"{path} {now} although it was written; does another program clear up here?"
+                    )
+                time.sleep(_LONGEST_PAUSE)
+
     def _conclude(self, outcome: dict[str, Any]) -> None:
         """Agree on the outcome: the first one written counts."""
         agreed = self._exchange.put_first(f"{self._topic}/outcome", outcome)
@@ -211,6 +239,13 @@ class SaveJob(threading.Thread):
 
 class SaveError(Exception):
     """A save failed for a reason that the text gives in full."""
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _versions() -> dict[str, str]:
