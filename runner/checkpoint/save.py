@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,16 @@ class SaveContext:
     fingerprint: str
     tensors: dict[str, list[Any]]
     committed: Callable[[], None]  # called on rank 0 after a commit, in the save's thread; must not block
+    failed: list[Path] = field(
+        default_factory=list
+    )  # rank 0: folders of failed saves that may still be there
+
+    def clear_up(self) -> None:
+        """Remove what failed saves have left: room for the next. A peer may still be writing there, so again later."""
+        for partial in list(self.failed):
+            shutil.rmtree(partial, ignore_errors=True)
+            if not partial.exists():
+                self.failed.remove(partial)
 
 
 class SaveJob(threading.Thread):
@@ -124,6 +134,8 @@ class SaveJob(threading.Thread):
 
     def _follow(self) -> None:
         section = self._context.section
+        if self._exchange.rank == 0:
+            self._context.clear_up()
         deadline = self.started + section.write_timeout.total_seconds()
         part = self._poll(
             self._own_part, deadline, f"this rank's write took longer than {section.write_timeout}"
@@ -225,9 +237,8 @@ class SaveJob(threading.Thread):
         agreed = self._exchange.put_first(f"{self._topic}/outcome", outcome)
         committed = agreed["reason"] is None
         if not committed and self._exchange.rank == 0:
-            shutil.rmtree(
-                self.partial, ignore_errors=True
-            )  # room for the next; what is left goes with a sweep
+            self._context.failed.append(self.partial)
+            self._context.clear_up()
         self.outcome = Outcome(
             step=self.step,
             path=self._context.folder.path(self.step) if committed else self.partial,

@@ -110,6 +110,7 @@ def test_a_full_disk_is_told_and_training_goes_on_where_the_policy_says_so(
         assert result["failed"][0][0] == 4 and "No space left" in result["failed"][0][2]
         assert "save failed" in result["said"]
     assert results[0]["committed"][-1] == 24
+    assert not list((small_disk / "c").glob("*.partial"))  # they would hold the room that saves need
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
