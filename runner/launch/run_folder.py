@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import re
-import time
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from runner.checkpoint.record import looks_whole
 from runner.errors import ExitCode, InputError, RunError, no_room
 from runner.launch.durable import write_durably
+from runner.launch.lock import Held, take_lock
+from runner.launch.owner import RUN, Owner, claim, identity
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
 
@@ -51,13 +50,15 @@ class RunFolder:
         self.path = recipe.run_folder
         self._recipe = recipe
         self._node_rank = node_rank
-        self._lock: TextIO | None = None
+        self._patience = patience
+        self._lock: BinaryIO | None = None
+        self._checkpoints: BinaryIO | None = None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             for name in _FOLDERS:
                 _check_folder(self.path / name)
             self.logs.mkdir(exist_ok=True)
-            self._lock = self._locked(self.path / f".lock-node{node_rank}", patience)
+            self._lock = self._locked(self.path / f".lock-node{node_rank}")
         except OSError as error:
             if no_room(error):
                 raise RunError(
@@ -69,29 +70,31 @@ class RunFolder:
                 "name a folder that can be written"
             ) from error
 
-    def _locked(self, path: Path, patience: float) -> TextIO:
-        lock = path.open("a+", encoding="utf-8", errors="replace")
-        until = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() < until:
-                    time.sleep(0.5)
-                    continue
-                lock.seek(0)
-                holder = lock.read().strip() or "unknown"
-                lock.close()
-                raise RunError(
-                    f"output.folder: {self.path} is in use by another nvrx-run ({holder}); "
-                    "wait for it, or give this run a folder of its own",
-                    ExitCode.CRASHED if patience else ExitCode.BAD_RECIPE,
-                ) from None
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {os.uname().nodename}")
-        lock.flush()
-        return lock
+    def _locked(self, path: Path) -> BinaryIO:
+        try:
+            return take_lock(path, self._patience)
+        except Held as held:
+            raise RunError(
+                f"output.folder: {self.path} is in use by another nvrx-run ({held.holder}); "
+                "wait for it, or give this run a folder of its own",
+                ExitCode.CRASHED if self._patience else ExitCode.BAD_RECIPE,
+            ) from None
+
+    def claim_checkpoints(self) -> None:
+        """Keep other runs out of the checkpoint folder, wherever it is, until `close`; before anything is launched.
+
+        Raises:
+            InputError: it is another run's, or it cannot be used.
+            RunError: another command uses it; the disk is full.
+        """
+        if self._checkpoints is None:
+            self._checkpoints = claim(
+                self._recipe.checkpoint_folder,
+                Owner(identity(self.path, self.run_id), str(self.path)),
+                also=self.run_id,
+                leads=self._node_rank == 0,
+                patience=self._patience,
+            )
 
     @property
     def logs(self) -> Path:
@@ -106,7 +109,12 @@ class RunFolder:
 
     def write_recipe(self) -> Path:
         """The resolved recipe, for the workers; returns its path."""
-        write_durably(self.path / "run.json", json.dumps({"name": self._recipe.name, "run_id": self.run_id}))
+        run = {
+            "name": self._recipe.name,
+            "run_id": self.run_id,
+            "owner": identity(self.path, self.run_id),
+        }
+        write_durably(self.path / RUN, json.dumps(run))
         path = self.path / RECIPE
         text = dump(self._recipe)
         if _text(path) != text:
@@ -147,6 +155,7 @@ class RunFolder:
         )
 
     def close(self) -> None:
-        """Give the folder back."""
-        if self._lock is not None:
-            self._lock.close()
+        """Give the folders back."""
+        for lock in (self._checkpoints, self._lock):
+            if lock is not None:
+                lock.close()

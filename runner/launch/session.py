@@ -69,6 +69,7 @@ class Session:
             place = self._find_place(run_folder)
             if place is None:
                 return None
+            run_folder.claim_checkpoints()
             launch = Launch(
                 self._recipe,
                 place,
