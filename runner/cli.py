@@ -46,7 +46,13 @@ def _parser() -> Parser:
     parser.add_argument("--format", choices=("text", "json", "github", "sarif"), default="text",
                         help="of --validate's findings (default: text)")  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="with --validate: warnings are errors")
-    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH instead of standard output")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="write to PATH instead of standard output; with --export the folder to make "
+        "(default: export/step-N in the run's folder)",
+    )
     parser.add_argument(
         "--node-rank", type=int, metavar="N", help="with --emit-command: of which node (default: 0)"
     )

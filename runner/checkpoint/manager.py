@@ -129,6 +129,7 @@ class Manager:
             folder=self._folder,
             fingerprint=self._prepared.fingerprint,
             tensors=self._prepared.tensors,
+            decided=state.decided,
             committed=self._retention.request,
         )
         self._saves.bind(context, self._exchange, hashlib.sha256(life.attempt.encode()).hexdigest()[:8])

@@ -34,6 +34,7 @@ class CommitRecord:
             sizes, container offset, container length, offset of the raw bytes].
         tensors: name -> [dtype, global shape].
         data: streaming state of each rank.
+        decided: `TrainState.decided` of the life that wrote it; empty in records of versions that did not keep it.
     """
 
     step: int
@@ -46,6 +47,7 @@ class CommitRecord:
     tensors: dict[str, list[Any]]
     data: list[dict[str, Any]] = field(default_factory=list)
     format: int = FORMAT
+    decided: dict[str, Any] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -95,6 +97,7 @@ def read_record(folder: Path) -> CommitRecord:
 
 
 def _check(record: CommitRecord) -> None:
+    record.decided.items()  # an object
     for file in record.files:
         if not _FILE.fullmatch(file["name"]):
             raise ValueError(f"file name {file['name']!r}")

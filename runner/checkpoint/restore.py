@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from runner.checkpoint import loader
-from runner.checkpoint.contradiction import OwnRun
+from runner.checkpoint.contradiction import OwnRun, changed, same_tensors
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.record import CommitRecord, Damaged, read_record
@@ -152,18 +152,19 @@ class Restorer:
         where = self._folder.path(record.step)
         if record.fingerprint != self._fingerprint:
             mine = {n: [str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in state.tensors.items()}
-            names = sorted(mine.keys() ^ record.tensors.keys())
-            names += sorted(n for n in mine.keys() & record.tensors.keys() if mine[n] != record.tensors[n])
-            name = names[0] if names else "?"
-            raise InputError(
-                f"{where} was written for another model or optimiser: {len(names)} tensors differ, e.g. {name} is "
-                f"{record.tensors.get(name, 'absent')} there and {mine.get(name, 'absent')} in the recipe; choose "
-                f"another checkpoint.folder or restore the model section"
-            )
+            same_tensors(where, record.tensors, mine)
         if any(record.data) and record.world_size != self._exchange.world_size:
             raise InputError(
                 f"{where} holds the position in streaming data of {record.world_size} ranks; this run has "
                 f"{self._exchange.world_size}, and a stream cannot be shared out anew: use as many ranks"
+            )
+        change = changed(record.decided, state.decided)
+        if change is not None:
+            self._log.warning(
+                "the recipe is not the one that this checkpoint was written with",
+                step=record.step,
+                changed=change.settings,
+                effect=change.effect,
             )
 
     def _from_storage(self, described: dict[str, Any]) -> str | None:

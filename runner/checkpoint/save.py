@@ -64,6 +64,7 @@ class SaveContext:
     folder: CheckpointFolder
     fingerprint: str
     tensors: dict[str, list[Any]]
+    decided: dict[str, Any]
     committed: Callable[[], None]  # called on rank 0 after a commit, in the save's thread; must not block
     failed: list[Path] = field(
         default_factory=list
@@ -201,6 +202,7 @@ class SaveJob(threading.Thread):
             files=[*files, described],
             tensors=context.tensors,
             data=[part["data"] for part in parts],
+            decided=context.decided,
         )
         write_record(self.partial, record)
         if self._abandoned.is_set():

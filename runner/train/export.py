@@ -7,23 +7,25 @@ tensor, never the model; no GPU and no other rank is needed.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
-import shutil
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.arguments import working_folder
+from runner.checkpoint.contradiction import same_tensors
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.record import CommitRecord, Damaged, read_record, verify_sizes
 from runner.errors import ExitCode, InputError, RunError
-from runner.launch.durable import sync_folder, write_durably
+from runner.launch.durable import write_durably
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import resolve
 from runner.streams import write_out
+from runner.train.building import building, refuse_existing
 
 _PREFIX = "model."
 _SHARD_BYTES = 5 << 30
@@ -50,25 +52,21 @@ def export(recipe: Recipe, step: str, output: str | None) -> int:
         output: folder to make; default `export/step-<N>` in the run's folder.
 
     Raises:
-        InputError: no such checkpoint, or the folder is there already.
+        InputError: no such checkpoint, or of another model than the recipe's; the folder is there already.
         RunError: NO_LOADABLE_CHECKPOINT where the checkpoint does not verify.
     """
     recipe = resolve(recipe, cwd=working_folder())
     source = _find(CheckpointFolder(recipe.checkpoint_folder), step)
     number = int(source.name.removeprefix("step-"))
     target = Path(output) if output else recipe.run_folder / "export" / f"step-{number}"
-    if target.exists():
-        raise InputError(f"{target} exists; name another folder with --output")
+    refuse_existing(target)
     record = _verified(source, full=recipe.checkpoint.verify == "full")
-    building = target.with_name(f"{target.name}.partial")
+    config, tokenizer = _declared(recipe)
+    _check_model(source, record, recipe, config)
     try:
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir(parents=True)
-        _write_weights(source, record, building)
-        _write_description(recipe, record, building)
-        sync_folder(building)
-        building.rename(target)
-        sync_folder(target.parent)
+        with building(target) as folder:
+            _write_weights(source, record, folder)
+            _write_description(recipe, config, tokenizer, record, folder)
     except OSError as error:
         raise InputError(f"--output: {error.filename or target}: {error.strerror}") from error
     write_out(f"step {number} exported to {target}\n")
@@ -173,21 +171,47 @@ def _write_shard(path: Path, tensors: list[_Tensor], source: Path, record: Commi
         os.fsync(stream.fileno())
 
 
-def _write_description(recipe: Recipe, record: CommitRecord, target: Path) -> None:
+def _declared(recipe: Recipe) -> tuple[Any, Any]:
+    """Configuration and tokenizer of transformers, as the recipe has them."""
+    from runner.train.data.tokenizer import tokenizer_name
+    from runner.train.model import model_config
+
+    tokenizer = _tokenizer(tokenizer_name(recipe), recipe)
+    return model_config(recipe.model, len(tokenizer)), tokenizer
+
+
+def _check_model(source: Path, record: CommitRecord, recipe: Recipe, config: Any) -> None:
+    """Refuse a checkpoint of another model than the recipe's, as a run does; the optimiser is not asked for.
+
+    Raises:
+        InputError: names, shapes or formats of the model's tensors differ.
+    """
+    from runner.train.model import build_on_meta
+    from runner.train.setup import persistent_buffers
+
+    module = build_on_meta(copy.deepcopy(config), recipe.model)  # building writes into the configuration
+    buffers = {name: module.get_buffer(name) for name in persistent_buffers(module)}
+    mine = {
+        f"{_PREFIX}{name}": [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+        for name, tensor in [*module.named_parameters(), *buffers.items()]
+    }
+    stored = {name: value for name, value in record.tensors.items() if name.startswith(_PREFIX)}
+    same_tensors(source, stored, mine)
+
+
+def _write_description(
+    recipe: Recipe, config: Any, tokenizer: Any, record: CommitRecord, target: Path
+) -> None:
     """Config, generation config and tokenizer, which agree on the tokens that begin, end and fill a text."""
     from transformers import GenerationConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     from runner.train.data.tokenizer import tokenizer_name
-    from runner.train.model import model_config
 
-    name = tokenizer_name(recipe)
-    tokenizer = _tokenizer(name, recipe)
-    config = model_config(recipe.model, len(tokenizer))
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
     config.dtype = next(dtype for name, (dtype, _) in record.tensors.items() if name.startswith(_PREFIX))
     config.use_cache = True
-    own = name == recipe.model.name
+    own = tokenizer_name(recipe) == recipe.model.name
     _take_special_tokens(config, tokenizer, own=own)
     if config.get_text_config() is not config:
         _take_special_tokens(config.get_text_config(), tokenizer, own=own)

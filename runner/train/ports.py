@@ -29,6 +29,8 @@ class TrainState:
         forward_mutable: names that may change outside `optimizer.step()` (buffers).
         step: optimiser steps done.
         data: state of a streaming dataset on this rank (JSON values); empty for map-style data.
+        decided: settings that decide how a run goes on and do not show in the tensors: dotted name -> JSON value. Kept
+            in every checkpoint, so that a life with others can say so.
         on_restored: called after tensors, `step` and `data` were replaced, to refresh what derives from them.
     """
 
@@ -37,6 +39,7 @@ class TrainState:
     step: int = 0
     data: dict[str, Any] = field(default_factory=dict)
     on_restored: Callable[[], None] = lambda: None
+    decided: dict[str, Any] = field(default_factory=dict)
 
 
 class Ledger(Protocol):

@@ -16,6 +16,7 @@ from runner.recipe.derived import uses_gpus
 from runner.recipe.recipe import Recipe
 from runner.recipe.sharding import DdpSharding
 from runner.train.data.tokenizer import Tokenizer
+from runner.train.decided import decided
 from runner.train.model import allocate, build_on_meta, fill_pretrained, fill_random, model_config
 from runner.train.optimizer import MOMENTS, build_optimizer, set_step
 from runner.train.ports import TrainState
@@ -106,6 +107,7 @@ class ModelFactory:
         self._recipe = recipe
         self.config = model_config(recipe.model, tokenizer.vocab_size)
         self.skeleton = build_on_meta(self.config, recipe.model)
+        self._decided = decided(recipe, self.config)
         self._blocks = transformer_blocks(self.skeleton)
         sharding = recipe.sharding
         self._units = (
@@ -125,7 +127,9 @@ class ModelFactory:
                 module.get_submodule(name).compile()
         optimizer = build_optimizer(module, recipe.training, device)
         model = replicate(module, device) if isinstance(recipe.sharding, DdpSharding) else module
-        return Workload(model, module, optimizer, _train_state(module, optimizer))
+        state = _train_state(module, optimizer)
+        state.decided = self._decided
+        return Workload(model, module, optimizer, state)
 
     def fill(self, workload: Workload, device: torch.device) -> None:
         """First weights of a run: pretrained or random; moments zero."""
@@ -141,7 +145,7 @@ def _train_state(module: nn.Module, optimizer: torch.optim.AdamW) -> TrainState:
     tensors: dict[str, torch.Tensor] = {}
     for name, p in module.named_parameters():
         tensors[f"model.{name}"] = p.detach()
-    buffers = {f"model.{name}" for name in _persistent_buffers(module)}
+    buffers = {f"model.{name}" for name in persistent_buffers(module)}
     for name, buffer in module.named_buffers():
         if f"model.{name}" in buffers:
             tensors[f"model.{name}"] = buffer
@@ -158,7 +162,8 @@ def _train_state(module: nn.Module, optimizer: torch.optim.AdamW) -> TrainState:
     return state
 
 
-def _persistent_buffers(module: nn.Module) -> list[str]:
+def persistent_buffers(module: nn.Module) -> list[str]:
+    """Names of the buffers that a checkpoint holds."""
     names = []
     for prefix, child in module.named_modules():
         for name in child._buffers:

@@ -211,12 +211,14 @@ def train(
     sharding: str = "fsdp",
     width: int = 13,
     run: OwnRun | None = None,
+    decided: dict[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """One whole run to step `until`: restore, train, finish, close."""
     life = place.life()
     recorder = Recorder()
     trainer = Trainer(life, sharding=sharding, width=width)
+    trainer.state.decided = decided or {}
     checkpointer = manager(folder, recorder, run_id, run, **settings)
     try:
         checkpointer.attach(life, trainer.state)

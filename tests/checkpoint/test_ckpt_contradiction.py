@@ -111,6 +111,30 @@ def test_a_newer_checkpoint_that_was_deleted_is_missed(two: World, trained: Path
         assert said == ([{"at": 4, "gone": 6, "path": path}] if gone else []), "once, unless it was set aside"
 
 
+def test_settings_that_do_not_show_in_tensors_are_named_in_one_line_where_they_changed(
+    two: World, tmp_path: Path
+) -> None:
+    heads, batch = "model.architecture.num_attention_heads", "training.global_batch_size"
+    arguments = {"run_id": "decided", "mode": "sync", "every": 2, "folder": str(tmp_path)}
+    event = "the recipe is not the one that this checkpoint was written with"
+
+    def go_on(until: int, decided: dict[str, Any]) -> list[dict[str, Any]]:
+        results = two.run(train, until=until, decided=decided, **arguments)
+        assert [result["from"] for result in results] == [until - 2] * 2
+        assert not [line for line in results[1]["lines"] if line[1] == event], "rank 0 speaks for all"
+        return [fields for level, line, fields in results[0]["lines"] if line == event and level == "warning"]
+
+    assert go_on(2, {}) == []
+    assert go_on(4, {heads: 2, batch: 4, "dataset.paths": ["a"]}) == [], "an older record says nothing"
+    assert go_on(6, {heads: 2, batch: 4, "of another release": 1}) == []
+    (said,) = go_on(8, {heads: 4, batch: 8})
+    assert said["step"] == 6
+    assert said["changed"] == f"{heads}: 2 -> 4, {batch}: 4 -> 8"
+    assert (
+        "weights may compute something else" in said["effect"] and "met again or left out" in said["effect"]
+    )
+
+
 def test_the_ledger_knows_the_newest_save_through_torn_lines_and_folded_segments(tmp_path: Path) -> None:
     assert newest_saved(tmp_path) == 0
     record_saves(tmp_path, *range(4, 400, 4), segment_bytes=2000)

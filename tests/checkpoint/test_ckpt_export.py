@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from runner.errors import InputError
 from runner.recipe.load import load_recipe
 from runner.train import export as export_module
+from runner.train.building import MARKER, building
 from runner.train.export import export
 from runner.train.ports import TrainState
 
@@ -65,6 +68,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def leave_building(target: Path, name: str, node: str | None = None) -> Path:
+    """What an export that is under way, or was killed, has beside its target."""
+    folder = target.with_name(f"{target.name}.{name}.partial")
+    folder.mkdir()
+    (folder / MARKER).write_text(os.uname().nodename if node is None else node)
+    return folder
+
+
 def write_tokenizer(folder: Path, **special: str) -> None:
     """A tokenizer of words with these special tokens; the number of each is its place, from 10 on."""
     from tokenizers import Tokenizer, models
@@ -99,7 +110,16 @@ def test_transformers_loads_what_was_exported(
 
     recipe = load_recipe(run / "recipe.yaml").recipe
     monkeypatch.setattr(export_module, "_SHARD_BYTES", 20_000)
-    assert export(recipe, "latest", str(tmp_path / "hf")) == 0
+    users = tmp_path / "hf.partial"
+    others = leave_building(tmp_path / "hf", "0" * 16, node="another node")
+    killed = leave_building(tmp_path / "hf", "1" * 16)
+    users.mkdir()
+    with leave_building(tmp_path / "hf", "2" * 16).joinpath(MARKER).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert export(recipe, "latest", str(tmp_path / "hf")) == 0
+        assert not killed.exists()
+        assert sorted(tmp_path.iterdir()) == [tmp_path / "hf", others, Path(held.name).parent, users]
+    assert not (tmp_path / "hf" / MARKER).exists()
     assert "step 4 exported" in capsys.readouterr().out
     index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) > 1
@@ -125,6 +145,34 @@ def test_transformers_loads_what_was_exported(
         export(recipe, "4", str(tmp_path / "hf"))
     with pytest.raises(InputError, match="there are: 4, latest"):
         export(recipe, "5", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("model.architecture.hidden_size=16",
+         "e.g. model.lm_head.weight is ['float32', [261, 24]] there and ['float32', [261, 16]]"),
+        ("model.architecture.num_hidden_layers=1", "9 tensors differ"),
+        ("model.param_dtype=bfloat16", "there and ['bfloat16', [261, 24]] in the recipe"),
+    ],
+)  # fmt: skip
+def test_another_models_checkpoint_is_not_exported(run: Path, tmp_path: Path, change: str, said: str) -> None:
+    recipe = load_recipe(run / "recipe.yaml", [change]).recipe
+    with pytest.raises(InputError, match="step-4 was written for another model or optimiser") as refused:
+        export(recipe, "4", str(tmp_path / "hf"))
+    assert said in str(refused.value) and int(refused.value.exit_code) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_two_exports_to_one_folder_the_first_that_is_done_has_it(tmp_path: Path) -> None:
+    target = tmp_path / "hf"
+    with pytest.raises(InputError, match=f"{target} exists"), building(target) as slower:
+        (slower / "weights").write_text("slower")
+        with building(target) as faster:
+            (faster / "weights").write_text("faster")
+        assert (slower / "weights").read_text() == "slower"
+    assert [path.name for path in tmp_path.rglob("*")] == ["hf", "weights"]
+    assert (target / "weights").read_text() == "faster"
 
 
 def test_special_tokens_are_those_of_the_data(run: Path, tmp_path: Path) -> None:

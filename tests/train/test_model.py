@@ -1,5 +1,6 @@
 """Building, wrapping and filling models, with one rank; what several ranks add is in test_world_size.py."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from runner.errors import InputError
 from runner.recipe.recipe import Recipe
 from runner.train.data.tokenizer import ByteTokenizer
+from runner.train.decided import decided
+from runner.train.model import model_config
 from runner.train.setup import ModelFactory, Workload
 
 MakeRecipe = Callable[..., Recipe]
@@ -181,3 +184,34 @@ def test_keys_that_a_named_model_does_not_have_are_refused(
 def test_more_ranks_than_a_matrix_has_rows_are_refused(make_recipe: MakeRecipe) -> None:
     with pytest.raises(InputError, match=r"64 ranks cannot share matrices of \d+ rows"):
         ModelFactory(make_recipe(), ByteTokenizer()).build(CPU, world_size=64)
+
+
+def test_what_does_not_show_in_the_tensors_is_told_by_the_names_of_its_settings(
+    make_recipe: MakeRecipe,
+) -> None:
+    def told(changes: dict[str, Any]) -> dict[str, Any]:
+        recipe = make_recipe(changes)
+        found = decided(recipe, model_config(recipe.model, 257))
+        assert json.loads(json.dumps(found)) == found
+        return found
+
+    base = told({})
+    for name, value in {
+        "model.architecture.num_attention_heads": 1,
+        "model.architecture.num_key_value_heads": 1,
+        "model.architecture.rms_norm_eps": 1e-3,
+        "training.seed": 5,
+        "training.global_batch_size": 64,
+        "dataset.sequence_length": 16,
+        "dataset.max_documents": 3,
+        "dataset.shuffle": False,
+    }.items():
+        other = told({name: value})
+        assert other[name] == value != base[name]
+    rope = {"rope_theta": 5.0, "rope_type": "default"}
+    assert (
+        told({"model.architecture.rope_parameters": rope})["model.architecture.rope_parameters.rope_theta"]
+        == 5.0
+    )
+    ours = {"dataset.workers": 3, "training.optimizer.lr": 1e-3, "training.steps": 77, "checkpoint.every": 3}
+    assert told(ours) == base

@@ -1,0 +1,48 @@
+"""What decides how a run goes on and does not show in the names, shapes and formats of its tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from runner.recipe.recipe import Recipe
+from runner.train.data.tokenizer import tokenizer_name
+
+_NO_PART = frozenset(  # of a configuration: what training does not compute with
+    {
+        "_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id", "id2label", "initializer_range",
+        "label2id", "output_attentions", "output_hidden_states", "pad_token_id", "problem_type", "return_dict",
+        "transformers_version", "use_cache",
+    }
+)  # fmt: skip
+
+
+def decided(recipe: Recipe, config: Any) -> dict[str, Any]:
+    """Settings by their dotted names in a recipe, defaults included; JSON values.
+
+    The architecture (heads, rotary base and scaling, epsilons, windows, dropout), and what says which sequence comes
+    when: seed, global batch size, dataset. Not the optimiser and its schedule: what they are now is what a user wants.
+
+    Args:
+        recipe: resolved.
+        config: of transformers, for the recipe's model.
+    """
+    dataset = recipe.dataset.model_dump(mode="json", exclude={"workers", "worker_timeout"})
+    dataset["tokenizer"] = tokenizer_name(recipe)
+    return {
+        **dict(_flat("model.architecture", json.loads(config.to_json_string(use_diff=False)))),
+        "training.seed": recipe.training.seed,
+        "training.global_batch_size": recipe.training.global_batch_size,
+        **{f"dataset.{key}": value for key, value in dataset.items()},
+    }
+
+
+def _flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if key in _NO_PART:
+            continue
+        if isinstance(value, dict):
+            yield from _flat(f"{prefix}.{key}", value)
+        else:
+            yield f"{prefix}.{key}", value
