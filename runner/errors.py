@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     NO_LOADABLE_CHECKPOINT = 10  # checkpoints exist and none of them loads: nothing is overwritten
     RESTART_BUDGET_SPENT = 11
     NO_PROGRESS = 12  # the same failure at the same step, twice
-    SAVE_FAILED = 13
+    SAVE_FAILED = 13  # or storage that a start needs does not answer: mend it, then run the same command
     PREEMPTED = 14  # asked to stop, saved, stopped: run the same command to go on
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from runner.checkpoint.patience import refused
 from runner.errors import ExitCode, PeerMissingError, RunError
 from runner.train.ports import Life
 
@@ -95,8 +96,8 @@ class Exchange:
             except RunError as error:
                 answer = {"error": str(error), "code": int(error.exit_code)}
             except OSError as error:
-                text = f"checkpoint.folder: {error.filename}: {error.strerror}"
-                answer = {"error": text, "code": int(ExitCode.BAD_RECIPE)}
+                refusal = refused(error)
+                answer = {"error": str(refusal), "code": int(refusal.exit_code)}
             self.put(topic, answer)
         else:
             answer = self.wait(topic, timeout, what)

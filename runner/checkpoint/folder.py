@@ -91,6 +91,18 @@ class CheckpointFolder:
         """Where the committed checkpoint of `step` lies."""
         return self.root / f"step-{step}"
 
+    def look(self, step: int) -> None:
+        """See the committed checkpoint of `step`.
+
+        Raises:
+            OSError: it, or the whole folder, is not there for this node, or the file system says no.
+        """
+        try:
+            self.path(step).stat()
+        except FileNotFoundError:
+            list(self.root.iterdir())  # to open a folder makes an NFS client ask its server again
+            self.path(step).stat()
+
     def partial(self, step: int, tag: str) -> Path:
         """Where a save writes; `tag` keeps saves of different lives apart."""
         return self.root / f"step-{step}.{tag}.partial"

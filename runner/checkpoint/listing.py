@@ -27,13 +27,13 @@ def list_checkpoints(recipe: Recipe) -> str:
     root = recipe.checkpoint_folder
     try:
         entries = CheckpointFolder(root).entries()
-        rows = [_row(entry) for entry in entries]
     except OSError as error:
         raise InputError(
             f"checkpoint.folder: {error.filename or root}: {error.strerror}; name a folder that can be read"
         ) from error
-    if not rows:
+    if not entries:
         return f"no checkpoints in {root}"
+    rows = [_row(entry) for entry in entries]
     widths = [max(len(row[i]) for row in [_HEADER, *rows]) for i in range(len(_HEADER))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -50,31 +50,32 @@ def _row(entry: Entry) -> tuple[str, ...]:
         return (str(entry.step), "-", _age(here.st_mtime), size, "-", "no: not a folder", str(entry.path))
     try:
         record = read_record(entry.path)
-    except Damaged as damage:
-        modified = entry.path.stat().st_mtime
-        verified = "-" if entry.state in ("partial", "deleting") else f"no: {damage}"
-        return (
-            str(entry.step),
-            state,
-            _age(modified),
-            format_size(_bytes_below(entry.path)),
-            "-",
-            verified,
-            str(entry.path),
-        )
+    except (Damaged, OSError) as error:
+        verified = "-" if entry.state in ("partial", "deleting") else _why_not(error)
+        age, size = _outside(entry.path)
+        return str(entry.step), state, age, size, "-", verified, str(entry.path)
     try:
         verify_sizes(entry.path, record)
         verified = "sizes" if entry.state == "committed" else "-"
-    except Damaged as damage:
-        verified = f"no: {damage}"
+    except (Damaged, OSError) as error:
+        verified = _why_not(error)
     return (
         str(entry.step), state, _age(record.created), format_size(record.nbytes), str(record.world_size), verified,
         str(entry.path),
     )  # fmt: skip
 
 
-def _bytes_below(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+def _why_not(error: Damaged | OSError) -> str:
+    return f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else f"no: {error}"
+
+
+def _outside(folder: Path) -> tuple[str, str]:
+    """Age and size without a record, a dash each where the file system does not say."""
+    try:
+        age = _age(folder.stat().st_mtime)
+        return age, format_size(sum(path.stat().st_size for path in folder.iterdir() if path.is_file()))
+    except OSError:  # one strange entry does not hide the others
+        return "-", "-"
 
 
 def _age(since: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import torch
 import xxhash
 
 from runner.checkpoint.layout import DTYPES, Layout, Shard
+from runner.checkpoint.patience import patiently
 from runner.checkpoint.record import CommitRecord, Damaged, verify_sizes
 
 _CHUNK = 8 << 20
@@ -37,7 +39,7 @@ class _Piece:
 
 def load(
     folder: Path, record: CommitRecord, layout: Layout, memory: memoryview, rank: int, world_size: int, *,
-    full: bool, threads: int, beat: Callable[[], None],
+    full: bool, threads: int, beat: Callable[[], None], told: Callable[[OSError], None] = lambda error: None,
 ) -> None:  # fmt: skip
     """Fill `memory` (laid out as `layout`) from a checkpoint and verify this rank's share of its files.
 
@@ -45,12 +47,13 @@ def load(
         full: compare checksums too, not only sizes.
         threads: files read at once.
         beat: called a few times a second, in the calling thread; may raise to give up.
+        told: of an error of the file system after which a file is read once more; any thread.
 
     Raises:
         Damaged: the checkpoint does not verify or does not hold what is needed.
-        OSError: the file system says no.
+        OSError: the file system says no, again and again.
     """
-    verify_sizes(folder, record)
+    patiently(lambda: verify_sizes(folder, record), folder, lambda seconds: rest(seconds, beat), told)
     sources: dict[str, list[tuple[int, list[Any]]]] = {}
     for index, file in enumerate(record.files):
         for item in file["items"]:
@@ -69,7 +72,7 @@ def load(
     stop = threading.Event()
     pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="load")
     try:
-        running = [pool.submit(_read_file, *job, stop) for job in jobs]
+        running = [pool.submit(_read_patiently, *job, stop, told) for job in jobs]
         waiting = set(running)
         while waiting:
             done, waiting = wait(waiting, timeout=_BEAT, return_when=FIRST_EXCEPTION)
@@ -80,6 +83,14 @@ def load(
         # A thread that went on would write into memory that is filled from another checkpoint next.
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def rest(seconds: float, beat: Callable[[], None]) -> None:
+    """Wait, with a heartbeat."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        beat()
+        time.sleep(min(left, _BEAT))
 
 
 def _verifier(name: str, world_size: int) -> int:
@@ -160,6 +171,13 @@ def _is_run(extent: list[int], sizes: list[int]) -> bool:
             return False
         started = started or e > 1
     return True
+
+
+def _read_patiently(
+    path: Path, size: int, pieces: list[_Piece], expected: str | None, stop: threading.Event,
+    told: Callable[[OSError], None],
+) -> None:  # fmt: skip
+    patiently(lambda: _read_file(path, size, pieces, expected, stop), path, stop.wait, told)
 
 
 def _read_file(

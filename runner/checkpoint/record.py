@@ -5,9 +5,11 @@ Standard library only.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
+import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,13 +71,11 @@ def read_record(folder: Path) -> CommitRecord:
         folder: one named after a step, whatever its state, holds the record of that step and no other's.
 
     Raises:
-        Damaged: missing, changed, of another step, or not what this version writes.
-        OSError: the file system says no.
+        Damaged: missing, no file, changed, of another step, or not what this version writes.
+        OSError: the file system says no, which says nothing about the checkpoint.
     """
-    try:
-        text = (folder / RECORD).read_bytes()
-    except FileNotFoundError:
-        raise Damaged(f"{RECORD} is missing") from None
+    _size(folder / RECORD)  # what is no file (a pipe, say) is not opened
+    text = (folder / RECORD).read_bytes()
     head = re.match(rb'\{"sha256":"([0-9a-f]{64})","record":', text)
     if not head or not text.endswith(b"}\n"):
         raise Damaged(f"{RECORD} is not a commit record")
@@ -114,13 +114,11 @@ def verify_sizes(folder: Path, record: CommitRecord) -> None:
     """Compare the size of every file with the record.
 
     Raises:
-        Damaged: a file is missing or has another size.
+        Damaged: a file is missing, no file, or has another size.
+        OSError: the file system says no.
     """
     for file in record.files:
-        try:
-            size = (folder / file["name"]).stat().st_size
-        except FileNotFoundError:
-            raise Damaged(f"{file['name']} is missing") from None
+        size = _size(folder / file["name"])
         if size != file["size"]:
             raise Damaged(f"{file['name']} has {size} bytes, the record says {file['size']}")
 
@@ -132,3 +130,18 @@ def looks_whole(folder: Path) -> bool:
     except (Damaged, OSError):
         return False
     return True
+
+
+def _size(path: Path) -> int:
+    """Bytes of a regular file."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise Damaged(f"{path.name} is missing") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Damaged(f"{path.name} is a link to itself") from None
+        raise
+    if not stat.S_ISREG(found.st_mode):
+        raise Damaged(f"{path.name} is not a file")
+    return found.st_size

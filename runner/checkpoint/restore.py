@@ -1,7 +1,11 @@
-"""Which state a life starts from: one rank chooses, all ranks try, and what one of them cannot have nobody takes."""
+"""Which state a life starts from: one rank chooses, all ranks try, and what one of them cannot have nobody takes.
+
+A checkpoint is set aside where its files, seen by all, are wrong; where a rank cannot read or see them, all stop.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,6 +16,7 @@ from runner.checkpoint import loader
 from runner.checkpoint.contradiction import OwnRun, changed, same_tensors
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
+from runner.checkpoint.patience import may_pass, patiently, unreadable, words
 from runner.checkpoint.record import CommitRecord, Damaged, read_record
 from runner.checkpoint.retention import Retention
 from runner.checkpoint.staging import Staging
@@ -63,7 +68,7 @@ class Restorer:
         Raises:
             RunError: NO_LOADABLE_CHECKPOINT where checkpoints exist and none loads, or the run has saved some and
                 there are none; BAD_RECIPE where they belong to another model, are past the run's end, or the folder
-                cannot be used.
+                cannot be used; SAVE_FAILED where a rank cannot read them, or does not see what others see.
         """
         timeout = self._section.load_timeout
         self._timeout = timeout
@@ -80,6 +85,7 @@ class Restorer:
             self.committed = set(choice["committed"])
             step = choice["step"]
             if step == 0:
+                self._agree_to_start_anew(attempt)
                 for buffer in self._staging.buffers:
                     self._staging.buffers.forget(buffer)
                 return 0, "fresh", {}
@@ -95,7 +101,12 @@ class Restorer:
                 assert found is not None
                 self._staging.restore(found)
                 return step, "storage", dict(found.data)
-            said = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(problems) if text)
+            cannot = [
+                f"rank {rank} {p['cannot']}" for rank, p in enumerate(problems) if p and p.get("cannot")
+            ]
+            if cannot:
+                raise unreadable(cannot)
+            said = "; ".join(f"rank {rank}: {p['damage']}" for rank, p in enumerate(problems) if p)
             self._exchange.decide(
                 f"restore/{attempt}/aside", partial(self._set_aside, step, said), timeout, "setting aside"
             )
@@ -105,20 +116,24 @@ class Restorer:
         """Rank 0: the newest candidate. Damaged records are set aside on the way."""
         folder = self._folder
         if attempt == 0:
-            folder.prepare()
-            self._retention.sweep()
+            patiently(folder.prepare, folder.root, self._rest, self._tell, may_pass)
+            patiently(self._retention.sweep, folder.root, self._rest, self._tell, may_pass)
         while True:
-            stored = [entry.step for entry in folder.committed()]
+            committed = patiently(folder.committed, folder.root, self._rest, self._tell, may_pass)
+            stored = [entry.step for entry in committed]
             if common and (not stored or common[-1] >= stored[-1]):
                 return {"memory": True, "step": common[-1], "committed": stored}
             if not stored:
                 break
             step = stored[-1]
             try:
-                record = read_record(folder.path(step))
+                path = folder.path(step)
+                record = patiently(partial(read_record, path), path, self._rest, self._tell)
             except Damaged as damage:
                 self._set_aside(step, str(damage))
                 continue
+            except OSError as error:
+                raise unreadable([f"rank 0 {words(error)}"]) from error
             self._check(record, state)
             if self._run is not None and self._run.check_end(step, stored, folder.root):
                 self._log.warning("the run is past training.steps: nothing is left to train", at=step)
@@ -131,8 +146,6 @@ class Restorer:
                 f"take its suffix away, or name another output.folder to start from step 0",
                 ExitCode.NO_LOADABLE_CHECKPOINT,
             )
-        if self._run is not None:
-            self._run.check_empty(folder.root)
         return {"memory": False, "step": 0, "committed": []}
 
     def _tell_lost(self, step: int, attempt: int) -> None:
@@ -146,6 +159,27 @@ class Restorer:
                 "a newer checkpoint that this run has saved is gone: the steps after this one are trained again",
                 at=step, gone=lost, path=str(self._folder.path(lost)),
             )  # fmt: skip
+
+    def _agree_to_start_anew(self, attempt: int) -> None:
+        """Rank 0 sees no checkpoint. On a node that has not mounted the folder that means nothing: ask all."""
+        timeout = self._timeout
+        try:
+            stored = patiently(self._folder.committed, self._folder.root, self._rest, self._tell, may_pass)
+            seen: dict[str, Any] = {"newest": stored[-1].path.name if stored else None}
+        except OSError as error:
+            seen = {"cannot": words(error)}
+        seen["node"] = os.uname().nodename
+        views = self._exchange.gather(f"restore/{attempt}/seen", seen, timeout, "the folder of checkpoints")
+        cannot = [f"rank {rank} {view['cannot']}" for rank, view in enumerate(views) if "cannot" in view]
+        if cannot:
+            raise unreadable(cannot)
+        for rank, view in enumerate(views):
+            if view["newest"] is not None:
+                what = f"rank 0 ({views[0]['node']}) does not see {self._folder.root / view['newest']}"
+                raise unreadable([f"{what}, rank {rank} ({view['node']}) does"])
+        if self._run is not None:
+            check = partial(self._run.check_empty, self._folder.root)
+            self._exchange.decide(f"restore/{attempt}/anew", check, timeout, "the start at step 0")
 
     def _check(self, record: CommitRecord, state: TrainState) -> None:
         """Refuse another model's checkpoint, and streaming state that cannot be shared out anew."""
@@ -167,16 +201,18 @@ class Restorer:
                 effect=change.effect,
             )
 
-    def _from_storage(self, described: dict[str, Any]) -> str | None:
-        """Read and verify this rank's share; returns what is wrong, None where nothing is."""
+    def _from_storage(self, described: dict[str, Any]) -> dict[str, str] | None:
+        """Read and verify this rank's share; None, or what is the `damage`, or what this rank `cannot` read."""
         record = CommitRecord(**described)
         rank, world_size = self._exchange.rank, self._exchange.world_size
         same = record.world_size == world_size and len(record.data) > rank
         self._wait_for_room()
         buffer = self._staging.load_begin()
+        path = self._folder.path(record.step)
         try:
+            patiently(partial(self._folder.look, record.step), path, self._rest, self._tell)
             loader.load(
-                self._folder.path(record.step),
+                path,
                 record,
                 self._staging.layout,
                 self._staging.buffers.memory_of(buffer),
@@ -185,15 +221,22 @@ class Restorer:
                 full=self._section.verify == "full",
                 threads=max(4, self._section.writer_threads),
                 beat=self._beat,
+                told=self._tell,
             )
         except Damaged as damage:
             self._staging.buffers.forget(buffer)
-            return str(damage)
+            return {"damage": str(damage)}
         except OSError as error:
             self._staging.buffers.forget(buffer)
-            return f"{error.filename or self._folder.path(record.step)}: {error.strerror}"
+            return {"cannot": words(error)}
         self._staging.load_end(buffer, record.step, record.data[rank] if same else {})
         return None
+
+    def _rest(self, seconds: float) -> None:
+        loader.rest(seconds, self._beat)
+
+    def _tell(self, error: OSError) -> None:
+        self._log.warning("storage cannot be read, tried again", path=error.filename, reason=error.strerror)
 
     def _wait_for_room(self) -> None:
         """Writers may still read buffers for abandoned saves; they have deadlines. Or a checksum is being taken."""

@@ -1,7 +1,8 @@
-"""Damaged checkpoints: found, set aside, the one before used; nothing in them is ever executed."""
+"""Damaged checkpoints: found, set aside, the one before used, never executed. What cannot be read is none of them."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -9,10 +10,13 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
-from ckpt_world import World, attempt, named, train
+from ckpt_world import Rank, World, attempt, named, train
 
+from runner.checkpoint import loader, patience
 from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode
 
@@ -104,6 +108,146 @@ def test_where_none_loads_the_run_stops_and_overwrites_nothing(
             assert "step-2.damaged-1" in result["error"] and "step-4.damaged-1" in result["error"]
     assert sorted(path.name for path in folder.iterdir()) == ["step-2.damaged-1", "step-4.damaged-1"]
     remove_leftovers(named("none"))
+
+
+class Unwell:
+    """The `os` module of whoever reads tensors, or a method of `Path`: the first `times` calls for `name` fail."""
+
+    def __init__(self, real: Any, name: str, error: int, times: int) -> None:
+        self._real, self._name, self._error, self.left = real, name, error, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def fail(self, path: Path) -> None:
+        if self._name in str(path) and self.left:
+            self.left -= 1
+            raise OSError(self._error, os.strerror(self._error), str(path))
+
+    def open(self, path: Path, *arguments: Any) -> int:
+        self.fail(path)
+        return os.open(path, *arguments)
+
+
+def unwell(
+    place: Rank,
+    folder: str,
+    run_id: str,
+    sick: int,
+    what: str,
+    name: str,
+    error: int,
+    times: int,
+    until: int = 5,
+) -> dict[str, Any]:
+    """`attempt`, while rank `sick` cannot open, stat, read or list the files or folders `name`."""
+    failing = Unwell(os, name, error, times if place.rank == sick else 0)
+    real = getattr(Path, what, None)
+
+    def method(path: Path, *arguments: Any, **options: Any) -> Any:
+        failing.fail(path)
+        return real(path, *arguments, **options)  # type: ignore[misc]
+
+    target = (
+        mock.patch.object(loader, "os", failing) if real is None else mock.patch.object(Path, what, method)
+    )
+    with target, mock.patch.object(patience, "PAUSES", (0.01,) * 4):
+        result = attempt(place, folder=folder, run_id=run_id, until=until, mode="sync")
+    return result | {"unused": failing.left}
+
+
+SICK = [
+    (1, "os.open", "step-4/__1_00", errno.EIO),
+    (0, "os.open", "step-4/__0_00", errno.EACCES),
+    (1, "stat", "step-4/", errno.ESTALE),
+    (0, "read_bytes", "step-4/commit.json", errno.EACCES),
+    (0, "iterdir", "/c", errno.ENOTCONN),
+    (1, "stat", "step-4", errno.ENOENT),  # rank 0 sees the folder
+]
+
+
+@pytest.mark.parametrize(("sick", "what", "name", "error"), SICK)
+def test_what_the_system_cannot_read_stops_all_ranks_and_renames_nothing(
+    two: World, good: Path, tmp_path: Path, sick: int, what: str, name: str, error: int
+) -> None:
+    folder = tmp_path / "c"
+    shutil.copytree(good, folder)
+    how = {"folder": str(folder), "sick": sick, "what": what, "name": name, "error": error}
+    results = two.run(unwell, run_id="sick", times=1000, **how)
+    for result in results:
+        assert result["code"] == ExitCode.SAVE_FAILED
+        text = result["error"]
+        assert os.strerror(error) in text and name in text and "nothing is set aside" in text
+        assert "\n" not in text and (f"rank {sick} (" in text or what == "iterdir")
+    calls = 2 if error == errno.ENOENT else 1  # of each of 5 attempts
+    assert results[sick]["unused"] == 1000 - 5 * calls
+    assert sorted(path.name for path in folder.iterdir()) == ["step-2", "step-4"]
+    remove_leftovers(named("sick"))
+
+
+@pytest.mark.parametrize(("sick", "what", "name", "error"), SICK[:5])
+def test_a_read_error_that_passes_costs_nothing(
+    two: World, good: Path, tmp_path: Path, sick: int, what: str, name: str, error: int
+) -> None:
+    folder = tmp_path / "c"
+    shutil.copytree(good, folder)
+    how = {"folder": str(folder), "sick": sick, "what": what, "name": name, "error": error}
+    results = two.run(unwell, run_id="passes", times=3, **how)
+    assert [(result["from"], result["unused"]) for result in results] == [(4, 0)] * 2
+    told = [
+        fields for _, event, fields in results[sick]["lines"] if event.startswith("storage cannot be read")
+    ]
+    assert [fields["reason"] for fields in told] == [os.strerror(error)] * 3
+
+
+def test_a_rank_0_that_does_not_see_the_checkpoints_does_not_start_anew(
+    two: World, good: Path, tmp_path: Path
+) -> None:
+    for result in two.run(apart, folder=str(good), empty=str(tmp_path / "not-mounted"), run_id="apart"):
+        assert result["code"] == ExitCode.SAVE_FAILED
+        assert "rank 0 (" in result["error"] and "does not see" in result["error"]
+        assert "step-4, rank 1 (" in result["error"]
+    remove_leftovers(named("apart"))
+
+
+def apart(place: Rank, folder: str, empty: str, run_id: str) -> dict[str, Any]:
+    """Rank 0 has an empty folder where the others have their checkpoints."""
+    return attempt(place, folder=folder if place.rank else empty, run_id=run_id, until=1, mode="sync")
+
+
+def as_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("commit.json", as_folder),
+        ("commit.json", as_pipe),
+        ("__1_00.distcp", as_folder),
+        ("__1_00.distcp", as_loop),
+    ],
+)
+def test_what_is_no_file_is_damage(
+    two: World, good: Path, tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "c"
+    shutil.copytree(good, folder)
+    harm(folder / "step-4" / name)
+    results = two.run(train, folder=str(folder), run_id="strange", until=3, mode="sync")
+    assert [result["from"] for result in results] == [2, 2]
+    assert (folder / "step-4.damaged-1").exists()
 
 
 class Trap:

@@ -159,6 +159,29 @@ def test_the_listing_shows_every_state(tmp_path: Path) -> None:
     assert text[3].startswith("12 unfinished 0 s 0 B - -")
 
 
+def test_the_listing_shows_the_rest_beside_a_strange_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2, 3):
+        commit(tmp_path, step)
+    (tmp_path / "step-1" / "commit.json").unlink()
+    (tmp_path / "step-1" / "commit.json").mkdir()
+    (tmp_path / "step-4").write_text("a file")
+    real = Path.read_bytes
+
+    def denied(path: Path) -> bytes:
+        if path.parent.name == "step-2":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    text = [" ".join(line.split()) for line in list_checkpoints(recipe(tmp_path)).splitlines()[1:]]
+    assert text[0].startswith("1 committed 0 s 1 B - no: commit.json is not a file")
+    assert "cannot be read: Permission denied" in text[1]
+    assert text[2].startswith("3 committed 1 h 3 B 2 sizes")
+    assert text[3].startswith("4 committed - - - no: commit.json is missing")
+
+
 def test_listing_and_clean_up_need_no_torch(tmp_path: Path) -> None:
     commit(tmp_path, 1)
     program = (
