@@ -44,10 +44,13 @@ def list_checkpoints(recipe: Recipe) -> str:
 
 def _row(entry: Entry) -> tuple[str, ...]:
     state = _STATES.get(entry.state, entry.state)
-    if not entry.path.is_dir():
-        here = entry.path.lstat()
-        size = format_size(here.st_size)
-        return (str(entry.step), "-", _age(here.st_mtime), size, "-", "no: not a folder", str(entry.path))
+    try:
+        if not entry.path.is_dir():
+            here = entry.path.lstat()
+            size = format_size(here.st_size)
+            return (str(entry.step), "-", _age(here.st_mtime), size, "-", "no: not a folder", str(entry.path))
+    except OSError as error:
+        return str(entry.step), state, "-", "-", "-", _why_not(error), str(entry.path)
     try:
         record = read_record(entry.path)
     except (Damaged, OSError) as error:

@@ -167,7 +167,13 @@ def test_the_listing_shows_the_rest_beside_a_strange_entry(
     (tmp_path / "step-1" / "commit.json").unlink()
     (tmp_path / "step-1" / "commit.json").mkdir()
     (tmp_path / "step-4").write_text("a file")
-    real = Path.read_bytes
+    commit(tmp_path, 5)
+    real, real_is_dir = Path.read_bytes, Path.is_dir
+
+    def unwell(path: Path) -> bool:
+        if path.name == "step-5":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real_is_dir(path)
 
     def denied(path: Path) -> bytes:
         if path.parent.name == "step-2":
@@ -175,11 +181,13 @@ def test_the_listing_shows_the_rest_beside_a_strange_entry(
         return real(path)
 
     monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr(Path, "is_dir", unwell)
     text = [" ".join(line.split()) for line in list_checkpoints(recipe(tmp_path)).splitlines()[1:]]
     assert text[0].startswith("1 committed 0 s 1 B - no: commit.json is not a file")
     assert "cannot be read: Permission denied" in text[1]
     assert text[2].startswith("3 committed 1 h 3 B 2 sizes")
-    assert text[3].startswith("4 committed - - - no: commit.json is missing")
+    assert text[3].startswith("4 - 0 s 6 B - no: not a folder")
+    assert text[4].startswith("5 committed - - - cannot be read: Input/output error")
 
 
 def test_listing_and_clean_up_need_no_torch(tmp_path: Path) -> None:
