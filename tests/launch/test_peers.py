@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -9,9 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tiny_recipe import TINY, changed
 
 from runner.launch.deaths import Deaths
+from runner.launch.outcome import OutcomeReader
 from runner.launch.presence import Roll, WorkerSign
+from runner.launch.watching import Workers
+from runner.ledger.writer import LedgerWriter
+from runner.recipe.recipe import Recipe
 
 WORKER = """
 import sys, time
@@ -56,6 +62,30 @@ def test_the_workers_to_end_with_a_dead_one_are_those_of_its_start_that_live(
         dead |= {sign.pid: sign for sign in roll.dead()}
         assert time.monotonic() < end
     assert [sign.pid for sign in roll.others(dead[gone.pid])] == [alive.pid]
+
+
+@pytest.mark.parametrize(("layer", "ended"), [("ft_launcher", True), ("ft_launcher+inprocess", False)])
+def test_peers_of_a_dead_worker_end_with_it_where_all_are_respawned(
+    tmp_path: Path, worker: Callable[[int], subprocess.Popen[bytes]], layer: str, ended: bool
+) -> None:
+    recipe = Recipe.model_validate(changed(TINY, {"recovery": {"layer": layer}}))
+    log, run = tmp_path / "launcher.log", tmp_path / "run"
+    log.touch()
+    run.mkdir()
+    ledger = LedgerWriter(run, rank=-1, life="launch")
+    workers = Workers(recipe, tmp_path, run, log, OutcomeReader(run, tmp_path), ledger)
+    dead, peer = worker(0), worker(0)
+    workers.look()
+    assert peer.poll() is None
+    dead.kill()
+    dead.wait()
+    workers.look()
+    if ended:
+        assert peer.wait(20) == -signal.SIGTERM
+    else:  # NVRx's wrapper ends it, and may keep it
+        with pytest.raises(subprocess.TimeoutExpired):
+            peer.wait(1)
+    ledger.close()
 
 
 def test_the_fork_server_knows_how_a_worker_ended_whatever_the_launcher_says(
