@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare(recipe: Recipe) -> int:
-    from runner.train.data.cache import CacheReader, is_prepared
+    from runner.train.data.cache import UnreadableCacheError
     from runner.train.data.packed import packed_folder
     from runner.train.data.text import is_streaming
     from runner.train.data.tokenizer import load_tokenizer
@@ -84,15 +84,32 @@ def _prepare(recipe: Recipe) -> int:
         )
         return int(ExitCode.DONE)
     folder = packed_folder(recipe)
-    if is_prepared(folder):
-        reader = CacheReader(folder)
-        reader.verify_all()
-        state = "all of it verified" if reader.has_checksums else "by a version that kept no checksums"
+    try:
+        state = _prepared_already(folder)
+    except UnreadableCacheError as error:
+        remedy = "mend the storage, then run the same command"
+        raise RunError(f"{error}; {remedy}", ExitCode.SAVE_FAILED) from error
+    if state is not None:
         write_out(f"nvrx-data: {folder}: prepared already, {state}\n")
         return int(ExitCode.DONE)
     index = with_backoff(lambda: pack(recipe, tokenizer, folder))
     write_out(f"nvrx-data: {folder}: {index.tokens:,} tokens of {index.documents:,} documents\n")
     return int(ExitCode.DONE)
+
+
+def _prepared_already(folder: Path) -> str | None:
+    """How much of finished data was verified; None where there are none.
+
+    Raises:
+        DamagedCacheError, UnreadableCacheError: as `CacheReader` and `verify_all`.
+    """
+    from runner.train.data.cache import CacheReader, is_prepared
+
+    if not is_prepared(folder):
+        return None
+    reader = CacheReader(folder)
+    reader.verify_all()
+    return "all of it verified" if reader.has_checksums else "by a version that kept no checksums"
 
 
 def _fetch_model(recipe: Recipe) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from runner.train.data.cache import (
     DamagedCacheError,
     UnreadableCacheError,
     check_prepared,
+    is_prepared,
 )
 from runner.train.data.packed import PackedTokens, packed_folder, prepare
 from runner.train.data.tokenizer import ByteTokenizer
@@ -85,6 +89,8 @@ def test_a_flipped_bit_is_noticed_by_whoever_reads_that_block_and_by_nobody_else
         ("index.json", b"[]", r"index\.json: is damaged \(TypeError"),
         ("index.json", b"{}", r"index\.json: is damaged \(KeyError: 'dtype'"),
         ("index.json", b'{"tokens": 4, "documents": 1, "dtype": "O", "tokenizer": ""}', "dtype 'O'"),
+        ("index.json", Path(), r"index\.json: is a folder"),
+        ("index.json", Path("index.json"), r"index\.json: is a link to itself"),
         ("tokens.bin", None, r"tokens\.bin: is missing"),
         ("tokens.bin", b"", r"tokens\.bin: has 0 bytes, index\.json says 198,162"),
         ("blocks.bin", None, r"blocks\.bin: is missing"),
@@ -93,11 +99,13 @@ def test_a_flipped_bit_is_noticed_by_whoever_reads_that_block_and_by_nobody_else
     ],
 )
 def test_damaged_files_are_named_when_the_cache_is_opened(
-    cache: Path, file: str, content: bytes | None, what: str
+    cache: Path, file: str, content: bytes | Path | None, what: str
 ) -> None:
-    if content is None:
+    if not isinstance(content, bytes):
         (cache / file).unlink()
-    else:
+    if isinstance(content, Path):
+        (cache / file).symlink_to(content)
+    elif content is not None:
         (cache / file).write_bytes(content)
     with pytest.raises(DamagedCacheError, match=what) as caught:
         CacheReader(cache)
@@ -133,6 +141,36 @@ def test_storage_that_fails_is_named_and_may_be_tried_again(cache: Path) -> None
     reader._file = (cache / "tokens.bin").open("ab", buffering=0)  # the kernel refuses to read from it
     with pytest.raises(UnreadableCacheError, match=r"tokens\.bin: cannot be read: Bad file descriptor"):
         reader.read(0, 9)
+
+
+@pytest.mark.parametrize("name", ["index.json", "blocks.bin", "tokens.bin"])
+@pytest.mark.parametrize("what", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_storage_that_fails_when_a_cache_is_opened_says_nothing_about_the_cache(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: int
+) -> None:
+    for method in ("stat", "open", "read_bytes"):  # each alone
+        with monkeypatch.context() as sick:
+            refuse(sick, method, name, what)
+            if method == "read_bytes" and name == "tokens.bin":  # never read as a whole
+                CacheReader(cache)
+                continue
+            with pytest.raises(UnreadableCacheError) as caught:
+                assert is_prepared(cache)
+                check_prepared(cache)
+        assert str(caught.value) == f"{cache / name}: cannot be read: {os.strerror(what)}"
+    CacheReader(cache).verify_all()
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, method: str, name: str, what: int) -> None:
+    """Let the operating system refuse one method of `Path` for files of this name."""
+    real = getattr(Path, method)
+
+    def refusing(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == name:
+            raise OSError(what, os.strerror(what), str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, method, refusing)
 
 
 def test_a_cache_of_an_earlier_version_is_used_and_known_to_have_no_checksums(cache: Path) -> None:

@@ -69,7 +69,9 @@ def command(recipe: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([COMMAND, str(recipe)], capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_run_finds_what_was_prepared_and_a_second_call_does_nothing(tmp_path: Path) -> None:
+def test_a_run_finds_what_was_prepared_and_a_second_call_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_recipe(tmp_path, {"source": "embedded"})
     first = command(path)
     assert first.returncode == 0, first.stderr
@@ -86,6 +88,16 @@ def test_a_run_finds_what_was_prepared_and_a_second_call_does_nothing(tmp_path: 
     made_by_a_run = prepare(alone, ByteTokenizer())
     for name, (content, _) in files.items():
         assert (made_by_a_run / name).read_bytes() == content
+
+    def refuse(path: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as unwell:
+        unwell.setattr(Path, "read_bytes", refuse)
+        assert main([str(path)]) == ExitCode.SAVE_FAILED
+    said = capsys.readouterr().err
+    assert said.startswith(f"nvrx-data: {folder}/index.json: cannot be read: Input/output error; mend"), said
+    assert said.count("\n") == 1
 
     (folder / "index.json").write_text("{")
     damaged = command(path)

@@ -12,6 +12,7 @@ microseconds a sequence, and no token that was not written here reaches the mode
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ BLOCK = 1 << 16  # bytes of tokens under one checksum
 _SUM = 8  # bytes of one checksum
 _DTYPES = ("uint16", "uint32")
 _CHECK_AT_ONCE = 64 << 20  # bytes that are read in a tenth of a second or two
+_NO_FILE = {errno.EISDIR: "is a folder", errno.ELOOP: "is a link to itself"}
 
 
 def _said(message: str, name: str) -> str:
@@ -58,6 +60,19 @@ def _damaged(path: Path, what: str) -> DamagedCacheError:
     )
 
 
+@contextlib.contextmanager
+def _reading(path: Path, missing: str = "is missing") -> Iterator[None]:
+    """Tell a cache in which something else lies in a file's place, which is damage, from storage that is unwell."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise _damaged(path, missing) from None
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise _damaged(path, _NO_FILE[error.errno]) from None
+        raise UnreadableCacheError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
 @dataclass(frozen=True)
 class CacheIndex:
     """What `index.json` says.
@@ -79,24 +94,29 @@ class CacheIndex:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether a finished preparation lies in `folder`: the index is written last, then the folder gets its name."""
-    return (folder / INDEX).exists()
+    """Whether a finished preparation lies in `folder`: the index is written last, then the folder gets its name.
+
+    Raises:
+        UnreadableCacheError: storage does not say.
+    """
+    with _reading(folder / INDEX):
+        return (folder / INDEX).exists()
 
 
 def read_index(folder: Path) -> CacheIndex:
     """The index of prepared data, checked against the files' sizes.
 
     Raises:
-        DamagedCacheError: it cannot be read, or something is missing or has another size than it says.
+        DamagedCacheError: it is not what was written, or something is missing or has another size than it says.
+        UnreadableCacheError: storage does not give it.
     """
     path = folder / INDEX
+    with _reading(path):
+        text = path.read_bytes()
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        index = _parsed(said)
-    except OSError as error:
-        raise _damaged(path, f"cannot be read ({error.strerror})") from None
+        index = _parsed(json.loads(text.decode()))
     except (ValueError, TypeError, KeyError) as error:
-        what = "is empty" if not path.stat().st_size else f"is damaged ({type(error).__name__}: {error})"
+        what = f"is damaged ({type(error).__name__}: {error})" if text else "is empty"
         raise _damaged(path, " ".join(what.split())) from None
     _check_size(folder / TOKENS, index.bytes)
     if index.blocks_xxh3_128:
@@ -115,12 +135,8 @@ def _parsed(said: dict[str, Any]) -> CacheIndex:
 
 
 def _check_size(path: Path, expected: int) -> None:
-    try:
+    with _reading(path, f"is missing ({INDEX} says that it has {expected:,} bytes)"):
         size = path.stat().st_size
-    except FileNotFoundError:
-        raise _damaged(path, f"is missing ({INDEX} says that it has {expected:,} bytes)") from None
-    except OSError as error:
-        raise _damaged(path, f"cannot be read ({error.strerror})") from None
     if size != expected:
         raise _damaged(path, f"has {size:,} bytes, {INDEX} says {expected:,}")
 
@@ -224,6 +240,7 @@ class CacheReader:
 
     Raises:
         DamagedCacheError: as `read_index`, and where blocks.bin is not what was written.
+        UnreadableCacheError: storage does not give the files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -232,11 +249,13 @@ class CacheReader:
         self._dtype = np.dtype(self.index.dtype)
         self._sums = b""
         if self.index.blocks_xxh3_128:
-            self._sums = (folder / BLOCKS).read_bytes()
+            with _reading(folder / BLOCKS):
+                self._sums = (folder / BLOCKS).read_bytes()
             if xxhash.xxh3_128_hexdigest(self._sums) != self.index.blocks_xxh3_128:
                 raise _damaged(folder / BLOCKS, f"does not have the checksum that {INDEX} says")
         # Not mapped: a file that is cut or a disk that fails under a mapping kills the process (SIGBUS).
-        self._file = self._path.open("rb", buffering=0)
+        with _reading(self._path):
+            self._file = self._path.open("rb", buffering=0)
 
     @property
     def has_checksums(self) -> bool:
@@ -270,10 +289,8 @@ class CacheReader:
     def _bytes(self, begin: int, end: int) -> bytes:
         parts = []
         while begin < end:
-            try:
+            with _reading(self._path):
                 part = os.pread(self._file.fileno(), end - begin, begin)
-            except OSError as error:
-                raise UnreadableCacheError(f"{self._path}: cannot be read: {error.strerror}") from error
             if not part:
                 raise _damaged(self._path, f"ends at byte {begin:,}, it was cut while it was in use")
             parts.append(part)
