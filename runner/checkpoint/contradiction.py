@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoint.record import looks_whole
+from runner.checkpoint.record import is_whole
 from runner.errors import ExitCode, InputError, RunError
 from runner.ledger.saves import newest_saved
 
@@ -56,10 +56,11 @@ class OwnRun:
 
         Raises:
             InputError: it is, and there is no whole checkpoint of the step where the recipe ends.
+            OSError: the file system does not say whether there is.
         """
         if step <= self.steps:
             return False
-        if self.steps in stored and looks_whole(checkpoints / f"step-{self.steps}"):
+        if self.steps in stored and is_whole(checkpoints / f"step-{self.steps}"):
             return True
         none = "a damaged one" if self.steps in stored else "none"
         whole = [other for other in stored if other != self.steps]

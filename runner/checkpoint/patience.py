@@ -67,7 +67,12 @@ def patiently(
 
 def words(error: OSError) -> str:
     """Which node cannot read what, and why."""
-    return f"({os.uname().nodename}) cannot read {error.filename}: {error.strerror or error}"
+    return f"({os.uname().nodename}) {what_cannot_be_read(error)}"
+
+
+def what_cannot_be_read(error: OSError) -> str:
+    """A file or folder, and why not."""
+    return f"cannot read {error.filename}: {error.strerror or error}"
 
 
 def unreadable(said: list[str]) -> RunError:

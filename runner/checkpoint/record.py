@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -25,6 +26,19 @@ _FILE = re.compile(r"__\d{1,9}_\d{1,9}\.distcp|\.metadata")
 
 class Damaged(Exception):
     """A checkpoint that cannot be trusted; the text says what is wrong with it."""
+
+
+class WrongFiles(Damaged):
+    """Files are missing, are no files, or have another size, as this node sees them.
+
+    Attributes:
+        files: name -> what is wrong with it.
+    """
+
+    def __init__(self, files: dict[str, str]) -> None:
+        more = f" (and {len(files) - 1} more files)" if len(files) > 1 else ""
+        super().__init__(next(iter(files.values())) + more)
+        self.files = files
 
 
 @dataclass(frozen=True)
@@ -71,10 +85,10 @@ def read_record(folder: Path) -> CommitRecord:
         folder: one named after a step, whatever its state, holds the record of that step and no other's.
 
     Raises:
-        Damaged: missing, no file, changed, of another step, or not what this version writes.
+        Damaged: missing or no file (`WrongFiles`), changed, of another step, or not what this version writes.
         OSError: the file system says no, which says nothing about the checkpoint.
     """
-    _size(folder / RECORD)  # what is no file (a pipe, say) is not opened
+    look_for_record(folder)  # what is no file (a pipe, say) is not opened
     text = (folder / RECORD).read_bytes()
     head = re.match(rb'\{"sha256":"([0-9a-f]{64})","record":', text)
     if not head or not text.endswith(b"}\n"):
@@ -110,38 +124,74 @@ def _check(record: CommitRecord) -> None:
                 raise ValueError(f"place of {name} in {file['name']}")
 
 
+def look_for_record(folder: Path) -> None:
+    """See the commit record, without reading it.
+
+    Raises:
+        WrongFiles: it is missing, or no file.
+        OSError: the file system says no.
+    """
+    _look(folder, {RECORD: None})
+
+
 def verify_sizes(folder: Path, record: CommitRecord) -> None:
     """Compare the size of every file with the record.
 
     Raises:
-        Damaged: a file is missing, no file, or has another size.
+        WrongFiles: files are missing, no files, or have another size.
         OSError: the file system says no.
     """
-    for file in record.files:
-        size = _size(folder / file["name"])
-        if size != file["size"]:
-            raise Damaged(f"{file['name']} has {size} bytes, the record says {file['size']}")
+    _look(folder, {file["name"]: file["size"] for file in record.files})
 
 
-def looks_whole(folder: Path) -> bool:
-    """Whether a checkpoint's record verifies and its files have their sizes; their checksums are not compared."""
+def is_whole(folder: Path) -> bool:
+    """Whether a checkpoint's record verifies and its files have their sizes; their checksums are not compared.
+
+    Raises:
+        OSError: the file system says no.
+    """
     try:
         verify_sizes(folder, read_record(folder))
-    except (Damaged, OSError):
+    except Damaged:
         return False
     return True
 
 
-def _size(path: Path) -> int:
-    """Bytes of a regular file."""
+def looks_whole(folder: Path) -> bool:
+    """`is_whole`, and the file system does not say no."""
+    try:
+        return is_whole(folder)
+    except OSError:
+        return False
+
+
+def _look(folder: Path, sizes: dict[str, int | None]) -> None:
+    wrong = _wrong(folder, sizes)
+    if wrong:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            list(folder.iterdir())  # to open a folder makes an NFS client ask its server again
+        wrong = _wrong(folder, sizes)
+    if wrong:
+        raise WrongFiles(wrong)
+
+
+def _wrong(folder: Path, sizes: dict[str, int | None]) -> dict[str, str]:
+    """What is wrong with which file; a size of None is not compared."""
+    found = {name: _problem(folder / name, size) for name, size in sizes.items()}
+    return {name: problem for name, problem in found.items() if problem}
+
+
+def _problem(path: Path, size: int | None) -> str:
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise Damaged(f"{path.name} is missing") from None
+        return f"{path.name} is missing"
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise Damaged(f"{path.name} is a link to itself") from None
+            return f"{path.name} is a link to itself"
         raise
     if not stat.S_ISREG(found.st_mode):
-        raise Damaged(f"{path.name} is not a file")
-    return found.st_size
+        return f"{path.name} is not a file"
+    if size is not None and found.st_size != size:
+        return f"{path.name} has {found.st_size} bytes, the record says {size}"
+    return ""

@@ -1,6 +1,7 @@
 """Which state a life starts from: one rank chooses, all ranks try, and what one of them cannot have nobody takes.
 
-A checkpoint is set aside where its files, seen by all, are wrong; where a rank cannot read or see them, all stop.
+A checkpoint is set aside where its files, as all ranks see them, are wrong; where a rank cannot read them, or does not
+see what its peers see, all stop.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from runner.checkpoint import loader
@@ -17,7 +19,7 @@ from runner.checkpoint.contradiction import OwnRun, changed, same_tensors
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.patience import may_pass, patiently, unreadable, words
-from runner.checkpoint.record import CommitRecord, Damaged, read_record
+from runner.checkpoint.record import CommitRecord, Damaged, WrongFiles, look_for_record, read_record
 from runner.checkpoint.retention import Retention
 from runner.checkpoint.staging import Staging
 from runner.errors import ExitCode, InputError, RunError
@@ -94,7 +96,10 @@ class Restorer:
                 assert found is not None
                 self._staging.restore(found)
                 return step, "memory" if self._in_process else "shared_memory", dict(found.data)
-            problem = self._from_storage(choice["record"])
+            if choice["record"] is None and self._exchange.rank == 0:
+                problem = choice["problem"]
+            else:
+                problem = self._from_storage(step, choice["record"])
             problems = self._exchange.gather(f"restore/{attempt}/result", problem, timeout, "the load")
             if not any(problems):
                 found = self._staging.buffers.at(step)
@@ -104,6 +109,7 @@ class Restorer:
             cannot = [
                 f"rank {rank} {p['cannot']}" for rank, p in enumerate(problems) if p and p.get("cannot")
             ]
+            cannot = cannot or _seen_otherwise(self._folder.path(step), problems)
             if cannot:
                 raise unreadable(cannot)
             said = "; ".join(f"rank {rank}: {p['damage']}" for rank, p in enumerate(problems) if p)
@@ -129,14 +135,21 @@ class Restorer:
             try:
                 path = folder.path(step)
                 record = patiently(partial(read_record, path), path, self._rest, self._tell)
+                self._check(record, state)
+                if self._past_end(step, stored):
+                    self._log.warning("the run is past training.steps: nothing is left to train", at=step)
+            except (
+                WrongFiles
+            ) as wrong:  # in the eyes of rank 0: the others are asked whether they see the record
+                problem = _problem_of(wrong)
+                return {
+                    "memory": False, "step": step, "record": None, "problem": problem, "committed": stored,
+                }  # fmt: skip
             except Damaged as damage:
                 self._set_aside(step, str(damage))
                 continue
             except OSError as error:
                 raise unreadable([f"rank 0 {words(error)}"]) from error
-            self._check(record, state)
-            if self._run is not None and self._run.check_end(step, stored, folder.root):
-                self._log.warning("the run is past training.steps: nothing is left to train", at=step)
             self._tell_lost(step, attempt)
             return {"memory": False, "step": step, "record": asdict(record), "committed": stored}
         damaged = [entry.path.name for entry in folder.entries() if entry.state == "damaged"]
@@ -147,6 +160,12 @@ class Restorer:
                 ExitCode.NO_LOADABLE_CHECKPOINT,
             )
         return {"memory": False, "step": 0, "committed": []}
+
+    def _past_end(self, step: int, stored: list[int]) -> bool:
+        if self._run is None:
+            return False
+        check = partial(self._run.check_end, step, stored, self._folder.root)
+        return patiently(check, self._folder.path(self._run.steps), self._rest, self._tell)
 
     def _tell_lost(self, step: int, attempt: int) -> None:
         """A newer checkpoint that the run has saved and nobody set aside is missed once."""
@@ -201,16 +220,33 @@ class Restorer:
                 effect=change.effect,
             )
 
-    def _from_storage(self, described: dict[str, Any]) -> dict[str, str] | None:
-        """Read and verify this rank's share; None, or what is the `damage`, or what this rank `cannot` read."""
-        record = CommitRecord(**described)
+    def _from_storage(self, step: int, described: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Read and verify this rank's share; None, or what is the `damage`, or what this rank `cannot` read.
+
+        `files` of the damage are those that every rank should see as wrong. Where rank 0 has no record to describe the
+        checkpoint with, to see the record is all that is asked.
+        """
+        path = self._folder.path(step)
+        try:
+            patiently(partial(self._folder.look, step), path, self._rest, self._tell)
+            if described is None:
+                patiently(partial(look_for_record, path), path, self._rest, self._tell)
+            else:
+                self._read(path, CommitRecord(**described))
+        except WrongFiles as wrong:
+            return _problem_of(wrong)
+        except Damaged as damage:
+            return {"damage": str(damage)}
+        except OSError as error:
+            return {"cannot": words(error)}
+        return None
+
+    def _read(self, path: Path, record: CommitRecord) -> None:
         rank, world_size = self._exchange.rank, self._exchange.world_size
         same = record.world_size == world_size and len(record.data) > rank
         self._wait_for_room()
         buffer = self._staging.load_begin()
-        path = self._folder.path(record.step)
         try:
-            patiently(partial(self._folder.look, record.step), path, self._rest, self._tell)
             loader.load(
                 path,
                 record,
@@ -223,14 +259,10 @@ class Restorer:
                 beat=self._beat,
                 told=self._tell,
             )
-        except Damaged as damage:
+        except (Damaged, OSError):
             self._staging.buffers.forget(buffer)
-            return {"damage": str(damage)}
-        except OSError as error:
-            self._staging.buffers.forget(buffer)
-            return {"cannot": words(error)}
+            raise
         self._staging.load_end(buffer, record.step, record.data[rank] if same else {})
-        return None
 
     def _rest(self, seconds: float) -> None:
         loader.rest(seconds, self._beat)
@@ -251,3 +283,20 @@ class Restorer:
         self._log.error(
             "checkpoint does not load and is set aside", step=step, path=str(target), reason=reason
         )
+
+
+def _problem_of(wrong: WrongFiles) -> dict[str, Any]:
+    return {"damage": str(wrong), "files": wrong.files, "node": os.uname().nodename}
+
+
+def _seen_otherwise(folder: Path, problems: list[dict[str, Any] | None]) -> list[str]:
+    """Ranks that see a file as wrong which another rank sees otherwise: of a damaged checkpoint all see the same."""
+    views: list[dict[str, str]] = [(problem or {}).get("files", {}) for problem in problems]
+    for rank, (problem, view) in enumerate(zip(problems, views, strict=True)):
+        for name, what in view.items():
+            other = next((other for other, others in enumerate(views) if others.get(name) != what), None)
+            if problem is not None and other is not None:
+                return [
+                    f"rank {rank} ({problem['node']}) finds that {folder}/{what}, and rank {other} does not"
+                ]
+    return []

@@ -17,6 +17,7 @@ import pytest
 from ckpt_world import Rank, World, attempt, named, train
 
 from runner.checkpoint import loader, patience
+from runner.checkpoint.contradiction import OwnRun
 from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode
 
@@ -26,6 +27,12 @@ def good(two: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("good")
     two.run(train, folder=str(folder), run_id="good", until=4, mode="sync", every=2)
     return folder
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    """Checkpoints of steps 2 and 4, to be harmed."""
+    return shutil.copytree(good, tmp_path / "c")
 
 
 def flip(path: Path) -> None:
@@ -50,10 +57,8 @@ def empty(path: Path) -> None:
 @pytest.mark.parametrize("harm", [flip, truncate, remove, empty])
 @pytest.mark.parametrize("name", ["__0_00.distcp", "__1_10.distcp", "commit.json", ".metadata"])
 def test_harm_to_any_file_is_found_and_the_checkpoint_before_is_used(
-    two: World, good: Path, tmp_path: Path, name: str, harm: Callable[[Path], None]
+    two: World, folder: Path, name: str, harm: Callable[[Path], None]
 ) -> None:
-    folder = tmp_path / "c"
-    shutil.copytree(good, folder)
     harm(folder / "step-4" / name)
     results = two.run(train, folder=str(folder), run_id="harmed", until=3, mode="sync", every=2)
     for result in results:
@@ -63,9 +68,7 @@ def test_harm_to_any_file_is_found_and_the_checkpoint_before_is_used(
     assert sorted(path.name for path in folder.iterdir()) == ["step-2", "step-3", "step-4.damaged-1"]
 
 
-def test_a_copy_under_another_step_s_name_is_set_aside(two: World, good: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "c"
-    shutil.copytree(good, folder)
+def test_a_copy_under_another_step_s_name_is_set_aside(two: World, folder: Path) -> None:
     shutil.copytree(folder / "step-4", folder / "step-7")
     results = two.run(train, folder=str(folder), run_id="copied", until=5, mode="sync", every=2)
     assert [(result["from"], result["source"]) for result in results] == [(4, "storage")] * 2
@@ -74,11 +77,7 @@ def test_a_copy_under_another_step_s_name_is_set_aside(two: World, good: Path, t
     assert (folder / "step-7.damaged-1").is_dir()
 
 
-def test_a_file_in_the_place_of_a_checkpoint_to_come_ends_the_start(
-    two: World, good: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "c"
-    shutil.copytree(good, folder)
+def test_a_file_in_the_place_of_a_checkpoint_to_come_ends_the_start(two: World, folder: Path) -> None:
     (folder / "step-6").touch()
     for result in two.run(attempt, folder=str(folder), run_id="file", until=6, mode="sync", every=2):
         assert result["code"] == ExitCode.BAD_RECIPE
@@ -86,20 +85,13 @@ def test_a_file_in_the_place_of_a_checkpoint_to_come_ends_the_start(
     remove_leftovers(named("file"))
 
 
-def test_sizes_alone_find_a_truncation(two: World, good: Path, tmp_path: Path) -> None:
-    shutil.copytree(good, tmp_path / "c")
-    truncate(tmp_path / "c" / "step-4" / "__1_00.distcp")
-    (result, _) = two.run(
-        train, folder=str(tmp_path / "c"), run_id="sizes", until=3, mode="sync", verify="size"
-    )
+def test_sizes_alone_find_a_truncation(two: World, folder: Path) -> None:
+    truncate(folder / "step-4" / "__1_00.distcp")
+    (result, _) = two.run(train, folder=str(folder), run_id="sizes", until=3, mode="sync", verify="size")
     assert result["from"] == 2
 
 
-def test_where_none_loads_the_run_stops_and_overwrites_nothing(
-    two: World, good: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "c"
-    shutil.copytree(good, folder)
+def test_where_none_loads_the_run_stops_and_overwrites_nothing(two: World, folder: Path) -> None:
     for step in (2, 4):
         flip(folder / f"step-{step}" / "__0_00.distcp")
     for _ in range(2):  # the second run finds them set aside already, and must not start over either
@@ -139,6 +131,7 @@ def unwell(
     error: int,
     times: int,
     until: int = 5,
+    run: OwnRun | None = None,
 ) -> dict[str, Any]:
     """`attempt`, while rank `sick` cannot open, stat, read or list the files or folders `name`."""
     failing = Unwell(os, name, error, times if place.rank == sick else 0)
@@ -152,8 +145,17 @@ def unwell(
         mock.patch.object(loader, "os", failing) if real is None else mock.patch.object(Path, what, method)
     )
     with target, mock.patch.object(patience, "PAUSES", (0.01,) * 4):
-        result = attempt(place, folder=folder, run_id=run_id, until=until, mode="sync")
+        result = attempt(place, folder=folder, run_id=run_id, until=until, run=run, mode="sync")
     return result | {"unused": failing.left}
+
+
+def while_unwell(
+    two: World, folder: Path, times: int, sick: int, what: str, name: str, error: int, **more: Any
+) -> list[dict[str, Any]]:
+    how = {"times": times, "sick": sick, "what": what, "name": name, "error": error, **more}
+    results = two.run(unwell, folder=str(folder), run_id="unwell", **how)
+    remove_leftovers(named("unwell"))
+    return results
 
 
 SICK = [
@@ -168,12 +170,9 @@ SICK = [
 
 @pytest.mark.parametrize(("sick", "what", "name", "error"), SICK)
 def test_what_the_system_cannot_read_stops_all_ranks_and_renames_nothing(
-    two: World, good: Path, tmp_path: Path, sick: int, what: str, name: str, error: int
+    two: World, folder: Path, sick: int, what: str, name: str, error: int
 ) -> None:
-    folder = tmp_path / "c"
-    shutil.copytree(good, folder)
-    how = {"folder": str(folder), "sick": sick, "what": what, "name": name, "error": error}
-    results = two.run(unwell, run_id="sick", times=1000, **how)
+    results = while_unwell(two, folder, 1000, sick, what, name, error)
     for result in results:
         assert result["code"] == ExitCode.SAVE_FAILED
         text = result["error"]
@@ -182,22 +181,47 @@ def test_what_the_system_cannot_read_stops_all_ranks_and_renames_nothing(
     calls = 2 if error == errno.ENOENT else 1  # of each of 5 attempts
     assert results[sick]["unused"] == 1000 - 5 * calls
     assert sorted(path.name for path in folder.iterdir()) == ["step-2", "step-4"]
-    remove_leftovers(named("sick"))
 
 
 @pytest.mark.parametrize(("sick", "what", "name", "error"), SICK[:5])
 def test_a_read_error_that_passes_costs_nothing(
-    two: World, good: Path, tmp_path: Path, sick: int, what: str, name: str, error: int
+    two: World, folder: Path, sick: int, what: str, name: str, error: int
 ) -> None:
-    folder = tmp_path / "c"
-    shutil.copytree(good, folder)
-    how = {"folder": str(folder), "sick": sick, "what": what, "name": name, "error": error}
-    results = two.run(unwell, run_id="passes", times=3, **how)
+    results = while_unwell(two, folder, 3, sick, what, name, error)
     assert [(result["from"], result["unused"]) for result in results] == [(4, 0)] * 2
     told = [
         fields for _, event, fields in results[sick]["lines"] if event.startswith("storage cannot be read")
     ]
     assert [fields["reason"] for fields in told] == [os.strerror(error)] * 3
+
+
+@pytest.mark.parametrize(
+    ("sick", "file"), [(1, "step-4/__1_00.distcp"), (0, "step-4/__1_00.distcp"), (0, "step-4/commit.json")]
+)
+def test_a_file_that_one_rank_alone_does_not_see_is_no_damage(
+    two: World, folder: Path, sick: int, file: str
+) -> None:
+    for result in while_unwell(two, folder, 1000, sick, "stat", file, errno.ENOENT):
+        assert result["code"] == ExitCode.SAVE_FAILED
+        assert f"rank {sick} (" in result["error"] and "\n" not in result["error"]
+        said = f"finds that {folder}/{file} is missing, and rank {1 - sick} does not; nothing is set aside"
+        assert said in result["error"]
+    assert sorted(path.name for path in folder.iterdir()) == ["step-2", "step-4"]
+
+
+@pytest.mark.parametrize("times", [3, 1000])
+def test_a_lowered_end_that_cannot_be_read_is_not_taken_for_a_damaged_one(
+    two: World, folder: Path, tmp_path: Path, times: int
+) -> None:
+    how = {"sick": 0, "what": "stat", "name": "step-2/__0_00", "error": errno.EIO, "until": 4}
+    results = while_unwell(two, folder, times, run=OwnRun(tmp_path / "run", steps=2), **how)
+    if times == 3:  # it passes
+        assert [result["from"] for result in results] == [4, 4]
+        return
+    for result in results:
+        assert result["code"] == ExitCode.SAVE_FAILED
+        assert f"cannot read {folder}/step-2/__0_00" in result["error"]
+        assert "Input/output error; nothing is set aside" in result["error"]
 
 
 def test_a_rank_0_that_does_not_see_the_checkpoints_does_not_start_anew(
@@ -239,11 +263,7 @@ def as_loop(path: Path) -> None:
         ("__1_00.distcp", as_loop),
     ],
 )
-def test_what_is_no_file_is_damage(
-    two: World, good: Path, tmp_path: Path, name: str, harm: Callable[[Path], None]
-) -> None:
-    folder = tmp_path / "c"
-    shutil.copytree(good, folder)
+def test_what_is_no_file_is_damage(two: World, folder: Path, name: str, harm: Callable[[Path], None]) -> None:
     harm(folder / "step-4" / name)
     results = two.run(train, folder=str(folder), run_id="strange", until=3, mode="sync")
     assert [result["from"] for result in results] == [2, 2]
@@ -294,9 +314,7 @@ def test_a_tampered_checkpoint_is_never_executed(two: World, good: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["../../escape.distcp", "/etc/passwd", "__0_0.distcp/../x"])
-def test_a_record_that_points_elsewhere_is_damage(two: World, good: Path, tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "c"
-    shutil.copytree(good, folder)
+def test_a_record_that_points_elsewhere_is_damage(two: World, folder: Path, name: str) -> None:
     record = folder / "step-4" / "commit.json"
     body = json.loads(record.read_text())["record"]
     body["files"][0]["name"] = name
