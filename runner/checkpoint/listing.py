@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from runner.checkpoint.folder import CheckpointFolder, Entry
+from runner.checkpoint.patience import may_pass, refused
 from runner.checkpoint.record import Damaged, read_record, verify_sizes
 from runner.errors import InputError
 from runner.recipe.recipe import Recipe
@@ -23,11 +24,14 @@ def list_checkpoints(recipe: Recipe) -> str:
 
     Raises:
         InputError: the folder cannot be read.
+        RunError: SAVE_FAILED where that is the storage's fault.
     """
     root = recipe.checkpoint_folder
     try:
         entries = CheckpointFolder(root).entries()
     except OSError as error:
+        if may_pass(error):
+            raise refused(error) from error
         raise InputError(
             f"checkpoint.folder: {error.filename or root}: {error.strerror}; name a folder that can be read"
         ) from error

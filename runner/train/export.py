@@ -12,20 +12,27 @@ import json
 import math
 import os
 import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runner.arguments import working_folder
 from runner.checkpoint.contradiction import same_tensors
 from runner.checkpoint.folder import CheckpointFolder
+from runner.checkpoint.patience import may_pass, patiently, refused, unreadable, what_cannot_be_read
 from runner.checkpoint.record import CommitRecord, Damaged, read_record, verify_sizes
-from runner.errors import ExitCode, InputError, RunError
+from runner.errors import ExitCode, InputError, RunError, no_room, storage_error
 from runner.launch.durable import write_durably
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import resolve
 from runner.streams import write_out
 from runner.train.building import building, refuse_existing
+
+T = TypeVar("T")
 
 _PREFIX = "model."
 _SHARD_BYTES = 5 << 30
@@ -53,7 +60,8 @@ def export(recipe: Recipe, step: str, output: str | None) -> int:
 
     Raises:
         InputError: no such checkpoint, or of another model than the recipe's; the folder is there already.
-        RunError: NO_LOADABLE_CHECKPOINT where the checkpoint does not verify.
+        RunError: NO_LOADABLE_CHECKPOINT where the checkpoint does not verify; SAVE_FAILED where the operating system
+            does not give it, or there is no room for what is written.
     """
     recipe = resolve(recipe, cwd=working_folder())
     source = _find(CheckpointFolder(recipe.checkpoint_folder), step)
@@ -68,6 +76,8 @@ def export(recipe: Recipe, step: str, output: str | None) -> int:
             _write_weights(source, record, folder)
             _write_description(recipe, config, tokenizer, record, folder)
     except OSError as error:
+        if no_room(error):
+            raise storage_error(error) from error
         raise InputError(f"--output: {error.filename or target}: {error.strerror}") from error
     write_out(f"step {number} exported to {target}\n")
     return int(ExitCode.DONE)
@@ -75,9 +85,9 @@ def export(recipe: Recipe, step: str, output: str | None) -> int:
 
 def _find(folder: CheckpointFolder, step: str) -> Path:
     try:
-        committed = folder.committed()
+        committed = _patiently(folder.committed, folder.root, may_pass)
     except OSError as error:
-        raise InputError(f"checkpoint.folder: {folder.root}: {error.strerror}") from error
+        raise refused(error) from error
     known = [entry.step for entry in committed]
     if not known:
         raise InputError(f"there is no checkpoint in {folder.root}")
@@ -93,17 +103,33 @@ def _find(folder: CheckpointFolder, step: str) -> Path:
 def _verified(source: Path, *, full: bool) -> CommitRecord:
     from runner.checkpoint.writer import checksum
 
-    try:
-        record = read_record(source)
-        verify_sizes(source, record)
+    with _reading(source):
+        record = _patiently(lambda: read_record(source), source)
+        _patiently(lambda: verify_sizes(source, record), source)
         for file in record.files:
-            if full and checksum(source / file["name"]) != file["xxh3_128"]:
+            path = source / file["name"]
+            if full and _patiently(partial(checksum, path), path) != file["xxh3_128"]:
                 raise Damaged(f"{file['name']} does not match its checksum")
+    return record
+
+
+@contextmanager
+def _reading(source: Path) -> Iterator[None]:
+    """What goes wrong with a checkpoint that is read, as a run would end with it."""
+    try:
+        yield
     except Damaged as damage:
         raise RunError(
             f"{source}: {damage}; export another step", ExitCode.NO_LOADABLE_CHECKPOINT
         ) from damage
-    return record
+    except OSError as error:
+        raise unreadable([what_cannot_be_read(error)]) from error
+
+
+def _patiently(
+    attempt: Callable[[], T], path: Path, again: Callable[[OSError], bool] = lambda error: True
+) -> T:
+    return patiently(attempt, path, time.sleep, lambda error: None, again)
 
 
 def _write_weights(source: Path, record: CommitRecord, target: Path) -> None:
@@ -155,17 +181,9 @@ def _write_shard(path: Path, tensors: list[_Tensor], source: Path, record: Commi
         for t in tensors:
             shard = Shard(t.name, t.dtype, t.shape, (0,) * len(t.shape), t.shape, 0, t.nbytes)
             memory = memoryview(bytearray(t.nbytes))
-            loader.load(
-                source,
-                record,
-                Layout((shard,), t.nbytes),
-                memory,
-                0,
-                1,
-                full=False,
-                threads=4,
-                beat=lambda: None,
-            )
+            layout = Layout((shard,), t.nbytes)
+            with _reading(source):
+                loader.load(source, record, layout, memory, 0, 1, full=False, threads=4, beat=lambda: None)
             stream.write(memory)
         stream.flush()
         os.fsync(stream.fileno())

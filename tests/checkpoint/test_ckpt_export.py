@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -15,7 +16,9 @@ import yaml
 from ckpt_world import Rank, Recorder, World, manager
 from torch.distributed.fsdp import fully_shard
 
-from runner.errors import InputError
+from runner.checkpoint import patience
+from runner.cli import main
+from runner.errors import ExitCode, InputError
 from runner.recipe.load import load_recipe
 from runner.train import export as export_module
 from runner.train.building import MARKER, building
@@ -145,6 +148,53 @@ def test_transformers_loads_what_was_exported(
         export(recipe, "4", str(tmp_path / "hf"))
     with pytest.raises(InputError, match="there are: 4, latest"):
         export(recipe, "5", None)
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "error", "code"),
+    [
+        ("Path.iterdir", "checkpoints", errno.ENOTCONN, ExitCode.SAVE_FAILED),
+        ("Path.iterdir", "checkpoints", errno.EACCES, ExitCode.BAD_RECIPE),  # as a run has it
+        ("Path.read_bytes", "step-4/commit.json", errno.EIO, ExitCode.SAVE_FAILED),
+        ("Path.stat", "step-4/__1_00.distcp", errno.ESTALE, ExitCode.SAVE_FAILED),
+        ("Path.open", "step-4/__0_00.distcp", errno.EACCES, ExitCode.SAVE_FAILED),
+        ("os.open", "step-4/__0_00.distcp", errno.EIO, ExitCode.SAVE_FAILED),  # while the weights are read
+    ],
+)
+def test_what_the_system_cannot_read_is_told_in_one_line_with_the_code_of_a_run(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    call: str,
+    name: str,
+    error: int,
+    code: ExitCode,
+) -> None:
+    monkeypatch.setattr(patience, "PAUSES", (0.01,) * 4)
+    what = run / "run" / "checkpoints" / name.removeprefix("checkpoints")
+    owner, method = {"Path": Path, "os": os}[call.partition(".")[0]], call.partition(".")[2]
+    real, left = getattr(owner, method), [3]
+
+    def refusing(path: Any, *arguments: Any, **options: Any) -> Any:
+        if left[0] and str(path) == str(what):
+            left[0] -= 1
+            raise OSError(error, os.strerror(error), str(path))
+        return real(path, *arguments, **options)
+
+    command = ["--export", str(run / "recipe.yaml"), "4", "-o"]
+    with monkeypatch.context() as unwell:
+        unwell.setattr(owner, method, refusing)
+        if code == ExitCode.SAVE_FAILED:  # three times are endured
+            assert main([*command, str(tmp_path / "passes")]) == 0
+            capsys.readouterr()
+        left[0] = 1000
+        assert main([*command, str(tmp_path / "hf")]) == code
+    said = capsys.readouterr().err
+    assert said.startswith("nvrx-run: checkpoint.folder: ") and said.count("\n") == 1
+    assert f"{what}: {os.strerror(error)}" in said
+    assert ("mend the storage" in said) == (code == ExitCode.SAVE_FAILED)
+    assert not (tmp_path / "hf").exists() and not list(tmp_path.glob("*.partial"))
 
 
 @pytest.mark.parametrize(

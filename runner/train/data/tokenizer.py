@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,10 +72,6 @@ class HubTokenizer:
             list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
         )
         return [np.asarray(row, dtype=np.int64) for row in ids["input_ids"]]
-
-    def save(self, folder: Path) -> None:
-        """Write the tokenizer's files, as an exported model needs them."""
-        self._tokenizer.save_pretrained(folder)
 
 
 def tokenizer_name(recipe: Recipe) -> str:
