@@ -33,18 +33,19 @@ class Session:
         folder: node-local control folder, private to this session.
         verbose: show everything the launcher prints.
         parent: process whose end stops the run.
+        relay: where that process' signals are read from, as `StopRequests` does.
         began: wall clock of the start.
     """
 
     def __init__(
-        self, loaded: LoadedRecipe, folder: Path, *, verbose: bool, parent: int, began: float
+        self, loaded: LoadedRecipe, folder: Path, *, verbose: bool, parent: int, relay: int, began: float
     ) -> None:
         self._recipe = resolve(loaded.recipe, cwd=Path.cwd())
         self._control = Control(folder)
         self._verbose = verbose
         self._parent = parent
         self._began = began
-        self._requests = StopRequests(self._recipe)
+        self._requests = StopRequests(self._recipe, relay)
 
     def run(self) -> int:
         """Run to the end; returns the exit code, with everything below this process ended."""

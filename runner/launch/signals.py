@@ -5,7 +5,10 @@ Imports next to nothing: the command imports this before anything else.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 # What a recipe may name, and what it names by default; until it is read, these stop a run.
 _EARLY = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 
+_SAME_SIGNAL = 1.0  # seconds in which a signal to all processes has reached the other one, too
 _RESUME = "the same command goes on from the last checkpoint"
 
 
@@ -49,30 +53,41 @@ def hold_back(signals: frozenset[signal.Signals]) -> None:
 
 
 class StopRequests:
-    """The signals that a supervisor has received since `listen`; true once there is one.
+    """The signals that ask to stop, as the command's first process has counted them; true once there is one.
+
+    A terminal's Ctrl-C, `scancel`, systemd and `pkill` signal all processes of a command. So only the first one's
+    signals count: those that reach this process as well are the same ones again, not a second wish.
 
     Args:
         recipe: says which signals ask to stop, and how long the workers may take for it.
+        relay: file descriptor, non-blocking, from which the first process' signals are read, a byte each.
 
     Attributes:
         honoured: name of the signal that the workers were told of; empty before.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, relay: int) -> None:
         self.honoured = ""
         self._signals = stop_signals(recipe)
         self._patience = recipe.recovery.stop_timeout.total_seconds()
+        self._relay = relay
         self._received: list[int] = []
+        self._own: tuple[int, float] | None = None
         self._until = 0.0
 
     def __bool__(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            self._received += os.read(self._relay, 64)
+        # Somebody may also have signalled this process and no other.
+        if not self._received and self._own is not None and time.monotonic() - self._own[1] > _SAME_SIGNAL:
+            self._received.append(self._own[0])
         return bool(self._received)
 
     def listen(self) -> None:
         """Receive what was held back, and all that comes."""
 
         def received(number: int, _frame: FrameType | None) -> None:
-            self._received.append(number)
+            self._own = self._own or (number, time.monotonic())
 
         for number in self._signals:
             signal.signal(number, received)
@@ -88,7 +103,7 @@ class StopRequests:
         Raises:
             RunError: there was a second request, or the workers have had their time.
         """
-        if not self._received:
+        if not self:
             return
         name = signal.Signals(self._received[0]).name
         if len(self._received) > 1:

@@ -50,11 +50,12 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
     hold_back(signals)
     with tempfile.TemporaryDirectory(prefix="nvrx-run-") as control:
         parent = os.getpid()
+        heard, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         child = os.fork()
         if child == 0:
             code = int(ExitCode.CRASHED)
             try:
-                code = _supervise(loaded, Path(control), verbose, parent)
+                code = _supervise(loaded, Path(control), verbose, parent, heard)
             except BaseException:  # noqa: BLE001 - a forked child must not return into its parent's stack
                 traceback.print_exc()
             finally:
@@ -66,13 +67,15 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
                 if os.getppid() != parent:  # killed: its folder is ours to remove
                     shutil.rmtree(control, ignore_errors=True)
                 os._exit(code)
-        return _wait(child, signals, loaded.recipe)
+        return _wait(child, told, signals, loaded.recipe)
 
 
-def _wait(child: int, signals: frozenset[signal.Signals], recipe: Recipe) -> int:
+def _wait(child: int, told: int, signals: frozenset[signal.Signals], recipe: Recipe) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended in this moment
-            os.kill(child, number)
+        with contextlib.suppress(
+            OSError
+        ):  # it has ended in this moment, or hears of more signals than it counts
+            os.write(told, bytes([number]))
 
     for number in signals:
         signal.signal(number, forward)
@@ -113,13 +116,13 @@ def _clean_up_after_supervisor(recipe: Recipe) -> None:
         complain(f"nvrx-run: shared memory of the run is left as it is: {error}")
 
 
-def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int) -> int:
+def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int, relay: int) -> int:
     from runner.launch.session import Session
 
     adopt_orphans()
     began = time.time()
     try:
-        return Session(loaded, control, verbose=verbose, parent=parent, began=began).run()
+        return Session(loaded, control, verbose=verbose, parent=parent, relay=relay, began=began).run()
     except RunError as error:
         if verbose:
             traceback.print_exc()

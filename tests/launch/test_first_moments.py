@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from tinylab import recipe_text
 
-from runner.errors import ExitCode
+from runner.errors import ExitCode, RunError
+from runner.launch.control import Control
+from runner.launch.signals import StopRequests
+from runner.recipe.load import load_recipe
 
 NVRX_RUN = str(Path(sys.executable).with_name("nvrx-run"))
 
@@ -54,3 +57,35 @@ def test_a_path_that_the_locale_cannot_name_is_one_line_with_the_remedy(
     (line,) = done.stderr.splitlines()
     assert "the locale's ascii has no '\\xe4'; use one of UTF-8, e.g. LC_ALL=C.UTF-8" in line
     assert not folder.exists()
+
+
+def requests_with_relay(tmp_path: Path) -> tuple[StopRequests, int]:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe_text(tmp_path, "none"))
+    loaded = load_recipe(str(recipe), ["recovery.stop_signals=[SIGUSR2]"])
+    heard, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    return StopRequests(loaded.recipe, heard), told
+
+
+def test_a_signal_to_all_processes_of_the_command_is_one_wish(tmp_path: Path) -> None:
+    requests, told = requests_with_relay(tmp_path)
+    requests.listen()
+    signal.raise_signal(signal.SIGUSR2)
+    assert not requests  # the first process may be about to tell of it
+    os.write(told, bytes([signal.SIGUSR2]))
+    control = Control(tmp_path)
+    for later in range(5):
+        requests.honour(control, float(later))
+    assert requests.honoured == "SIGUSR2"
+    os.write(told, bytes([signal.SIGUSR2]))
+    with pytest.raises(RunError, match="second signal"):
+        requests.honour(control, 5.0)
+
+
+def test_a_signal_to_the_supervisor_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.launch.signals._SAME_SIGNAL", 0.0)
+    requests, _ = requests_with_relay(tmp_path)
+    requests.listen()
+    signal.raise_signal(signal.SIGUSR2)
+    requests.honour(Control(tmp_path), 0.0)
+    assert requests.honoured == "SIGUSR2"

@@ -134,23 +134,28 @@ def test_only_restarts_after_a_failed_start_wait_and_each_longer(supervised, lay
     assert sorted(map(float, waits)) == [0.5, 0.5, 1.0, 1.0]
 
 
+ALL = True  # the signal reaches both processes of the command: a terminal's Ctrl-C, scancel, systemd
+
+
 @pytest.mark.parametrize(
-    ("layer", "number"),
+    ("layer", "number", "to_all"),
     [
-        ("none", signal.SIGUSR1),
-        ("ft_launcher+inprocess", signal.SIGTERM),
-        slow("none", signal.SIGTERM),
-        slow("none", signal.SIGINT),
-        slow("inprocess", signal.SIGTERM),
-        slow("ft_launcher", signal.SIGTERM),
+        ("none", signal.SIGUSR1, not ALL),
+        ("ft_launcher+inprocess", signal.SIGTERM, ALL),
+        slow("none", signal.SIGTERM, not ALL),
+        slow("none", signal.SIGINT, ALL),
+        slow("inprocess", signal.SIGTERM, not ALL),
+        slow("ft_launcher", signal.SIGTERM, not ALL),
     ],
 )
-def test_stop_signal_saves_and_resumes(supervised, layer, number):
+def test_stop_signal_saves_and_resumes(supervised, layer, number, to_all):
     run = supervised(layer, env={"TINY_STEP": "0.2"})
     state = run.run / "state.json"
     run.until(state.exists)
     began = time.monotonic()
-    run.process.send_signal(number)
+    (supervisor,) = children_by_parent()[run.process.pid]
+    for pid in [run.process.pid, supervisor] if to_all else [run.process.pid]:
+        os.kill(pid, number)
     code, _, err = run.wait()
     assert code == 14, err
     assert re.search(r"stopped after step \d+", err)
