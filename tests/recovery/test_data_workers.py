@@ -27,8 +27,7 @@ def workers() -> list[int]:
     return [pid for pid in children_by_parent().get(os.getpid(), ()) if process_name(pid) == DATA_WORKER]
 
 
-@pytest.fixture
-def batches(tmp_path: Path) -> Iterator[PackedBatches]:
+def make_batches(tmp_path: Path) -> PackedBatches:
     """One rank's batches of 100 steps, loaded by two workers."""
     text = yaml.safe_load(recipe_text(tmp_path, "none", steps=100))
     text["dataset"] |= {"sequence_length": 4, "workers": 2, "worker_timeout": "1s"}
@@ -37,7 +36,12 @@ def batches(tmp_path: Path) -> Iterator[PackedBatches]:
     (tmp_path / "index.json").write_text(
         '{"tokens": 900, "documents": 1, "dtype": "uint16", "tokenizer": "bytes"}'
     )
-    made = PackedBatches(recipe, PackedTokens(tmp_path, 4), rank=0, world_size=1)
+    return PackedBatches(recipe, PackedTokens(tmp_path, 4), rank=0, world_size=1)
+
+
+@pytest.fixture
+def batches(tmp_path: Path) -> Iterator[PackedBatches]:
+    made = make_batches(tmp_path)
     made.start(0, {})
     yield made
     made.close()
@@ -72,6 +76,21 @@ def test_a_lost_data_worker_is_an_exception_of_its_rank_and_the_others_go_too(
     began = time.monotonic()
     batches.close()
     assert time.monotonic() - began < 4, "torch itself waits for 10 s for each frozen worker"
+    assert workers() == []
+
+
+def test_workers_of_a_life_that_was_broken_into_are_no_fault_of_the_next(
+    tmp_path: Path, batches: PackedBatches
+) -> None:
+    list(batches.micro_batches())  # and its `close` is never reached
+    left = workers()
+    later = make_batches(tmp_path)
+    later.start(1, {})
+    assert len(workers()) == 2 and not set(workers()) & set(left)
+    assert list(later.micro_batches())
+    later.close()
+    for _ in range(10):  # torch's handler would raise here, or above
+        time.sleep(0.02)
     assert workers() == []
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.process
 import signal
+import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -22,6 +24,9 @@ from runner.train.data.packed import PackedTokens
 from runner.train.data.watch import Watched
 
 _KILLED_WITHIN = 5.0  # seconds
+_with_workers: weakref.WeakSet[PackedBatches] = (
+    weakref.WeakSet()
+)  # those that have started and were not closed
 
 
 class BatchSource(Protocol):
@@ -76,7 +81,15 @@ class PackedBatches:
         self._stream = Watched(self._loading, 0.0, _kill_data_workers, self._forget_workers)
 
     def start(self, step: int, state: dict[str, Any]) -> None:
-        """See `BatchSource.start`; `state` is not needed."""
+        """See `BatchSource.start`; `state` is not needed.
+
+        A rank has one source at a time. Another one with workers is what an in-process restart has left that broke
+        into its `close`: torch would take the end of its workers for a fault, and its watch would kill ours.
+        """
+        if self._workers:
+            for left in list(_with_workers):
+                left.close()
+            _with_workers.add(self)
         loader: DataLoader[torch.Tensor] = DataLoader(
             self._tokens,
             batch_sampler=list_sampler(self._indices(step)),
@@ -106,18 +119,21 @@ class PackedBatches:
         self._stream.close()
         self._forget_workers()
         loading, self._loading = self._loading, iter(())
-        if not isinstance(loading, _MultiProcessingDataLoaderIter):
-            return
-        for child in _data_workers():
-            child.kill()
-            child.join(_KILLED_WITHIN)
-        loading._shutdown_workers()
+        if isinstance(loading, _MultiProcessingDataLoaderIter):
+            for child in _data_workers():
+                child.kill()
+                child.join(_KILLED_WITHIN)
+            loading._shutdown_workers()
+        _with_workers.discard(self)
 
     def _forget_workers(self) -> None:
         """Have torch's signal handler take the end of workers for no fault any more."""
         loading = self._loading
         if isinstance(loading, _MultiProcessingDataLoaderIter) and loading._worker_pids_set:
-            signal_handling._remove_worker_pids(id(loading))
+            with contextlib.suppress(
+                ValueError
+            ):  # done, by a `close` that was broken into before it could note it
+                signal_handling._remove_worker_pids(id(loading))
             loading._worker_pids_set = False
 
     def _indices(self, step: int) -> Iterator[list[int]]:
