@@ -184,7 +184,7 @@ def _recoveries(history: History, spans: Sequence[Span]) -> list[Recovery]:
             if inside > 0:
                 parts[span.kind if span.kind in DOWN else "step"] += inside
         later = history.lives[i + 1] if i + 1 < len(history.lives) else None
-        fired = tuple((e.fault, rank, e.step, e.type) for _, rank, e in life.fired if e.step > life.last_step)
+        fired = tuple((e.fault, rank, e.step, e.type) for _, rank, e in life.broken_by)
         resumed = later.resumed if later is not None else None
         out.append(
             Recovery(

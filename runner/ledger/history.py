@@ -28,6 +28,7 @@ from runner.ledger.events import (
 )
 
 NS = 1_000_000_000
+_FELT_LATER = ("loader_death", "loader_hang")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class JobLife:
         source: where its state came from.
         work: its steps in order.
         fired: (time, rank, event) of the injected faults.
+        finished: the last step that each rank finished in it.
         seen: first moment at which a process knew that this life is over.
         torn_down: last moment of its clearing away.
         commits: (time, event) of committed saves.
@@ -78,6 +80,7 @@ class JobLife:
     source: str = ""
     work: list[Work] = field(default_factory=list)
     fired: list[tuple[int, int, FaultFired]] = field(default_factory=list)
+    finished: dict[int, int] = field(default_factory=dict)
     seen: int | None = None
     seen_layer: str = ""
     reason: str = ""
@@ -92,6 +95,23 @@ class JobLife:
     def last_step(self) -> int:
         """Last step that finished in it; where none did, the step it resumed from."""
         return self.work[-1].last if self.work else (self.resumed or 0)
+
+    @property
+    def broken_by(self) -> list[tuple[int, int, FaultFired]]:
+        """Injected faults that it may have ended by: those after which their rank finished no later step.
+
+        Its peers may have finished the step that it did not. A data worker's end is felt only once the batches that
+        are loaded already have been used.
+        """
+        return [
+            (at, rank, e)
+            for at, rank, e in self.fired
+            if e.step > self.last_step
+            or (
+                self.seen is not None
+                and (e.type in _FELT_LATER or e.step >= self.finished.get(rank, self.resumed or 0))
+            )
+        ]
 
 
 @dataclass(frozen=True)
@@ -166,6 +186,9 @@ def _life(name: str, records: list[Record]) -> JobLife:
         e = r.event
         if isinstance(e, FaultFired):
             life.fired.append((r.at, r.rank, e))
+        elif isinstance(e, StepEnded | StepsRolled):
+            last = e.step if isinstance(e, StepEnded) else e.last
+            life.finished[r.rank] = max(last, life.finished.get(r.rank, 0))
         elif isinstance(e, FaultSeen):
             if life.seen is None or r.at < life.seen:
                 life.seen, life.seen_layer, life.reason = r.at, e.layer, e.reason

@@ -71,9 +71,13 @@ class _Tiler:
 
 def fault_time(life: JobLife) -> int:
     """When the trouble that ended a life began (nanoseconds)."""
-    for at, _, event in life.fired:
+    for at, _, event in life.broken_by:
         if event.step > life.last_step:
             return at
+        felt = (
+            max(at, life.work[-1].end) if life.work else at
+        )  # no sooner than the last thing that was finished
+        return felt if life.seen is None else min(felt, life.seen)
     if life.seen is None:
         return life.last
     if life.work:

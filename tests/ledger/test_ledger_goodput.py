@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ledgerlab import Lab
 
-from runner.ledger.events import FaultSeen, LifeEnded, LifeStarted
+from runner.ledger.events import FaultFired, FaultSeen, LifeEnded, LifeStarted, StepEnded, TeardownEnded
 from runner.ledger.goodput import account
 from runner.ledger.history import NS
 from runner.ledger.reader import merge
@@ -62,6 +62,61 @@ def test_every_second_of_a_run_with_a_soft_fault_is_accounted_for(skew: float) -
     assert goodput.infra == pytest.approx(1 - 3.2 / 23.2)
     assert (goodput.useful_steps, goodput.replayed_steps, goodput.useful_tokens) == (10, 2, 10_000)
     assert goodput.useful_tokens_per_s == pytest.approx(1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank_finishes", "detection"),
+    [
+        ("exception", [], 0.3),  # in the snapshot of a step that its peer finished
+        ("loader_death", [], 0.3),
+        ("loader_hang", [4, 5], 2.3),  # what was loaded ahead was still trained on
+    ],
+)
+def test_a_fault_that_was_injected_into_a_step_that_peers_finished_is_the_cause(
+    kind: str, rank_finishes: list[int], detection: float
+) -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    for step in (1, 2, 3):
+        lab.step(step)
+    lab.wait(0.5)
+    lab.at(1, FaultFired(0, 4, kind))
+    lab.wait(0.5)
+    lab.at(0, StepEnded(4, 1.0, 0.0, 1000, 1.0, 1e-3, 1.0))
+    for step in rank_finishes:
+        lab.at(1, StepEnded(step, 1.0, 0.0, 1000, 1.0, 1e-3, 1.0))
+    lab.wait(detection)
+    lab.at(1, FaultSeen("inprocess", "what it led to"))
+    lab.wait(0.2)
+    lab.all(TeardownEnded())
+    lab.begin("2", 3, startup=0.1, load=0, in_process=True)
+    for step in (4, 5, 6):
+        lab.step(step)
+    lab.finish()
+    lab.launched()
+    goodput, _, _ = account(merge(lab.items))
+    (recovery,) = goodput.recoveries
+    assert recovery.cause == f"{kind} on rank 1" and recovery.faults == ((0, 1, 4, kind),)
+    assert recovery.parts["detection"] / NS == pytest.approx(detection)
+    assert recovery.total / NS == pytest.approx(detection + 0.2 + 0.1 + 1.0)
+
+
+def test_a_fault_that_was_survived_is_not_the_cause_of_a_later_one() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1)
+    lab.at(1, FaultFired(0, 2, "hang"))  # of a bounded length
+    for step in (2, 3):
+        lab.step(step)
+    lab.all(FaultSeen("inprocess", "something else"))
+    lab.all(TeardownEnded())
+    lab.begin("2", 3, startup=0.1, load=0, in_process=True)
+    lab.step(4)
+    lab.finish()
+    lab.launched()
+    assert [recovery.cause for recovery in account(merge(lab.items))[0].recoveries] == ["something else"]
 
 
 def test_time_between_a_crash_and_the_next_command_is_idle_and_counts_against_infra_goodput() -> None:
