@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from runner.report.view import LABEL_FILE
 
 GRACE = 60.0
 """Seconds that a run gets to stop by itself before it is killed."""
+_NEXT_SIGNAL = 1.0  # seconds
 
 
 @dataclass
@@ -85,7 +87,7 @@ def run_cell(
             ran = time.monotonic() - started
             result.exit_codes.append(-1 if code is None else code)
             if code is None:
-                result.note = f"stopped after {suite.timeout} (the suite's timeout)"
+                result.note = f"stopped after {suite.timeout.total_seconds():g} s (the suite's timeout)"
                 break
             if code == 0:
                 result.status = "done"
@@ -102,7 +104,9 @@ def run_cell(
                 f"  exit code {code}; back-off {backoff:.0f} s after the peers' timeout: starts again in {wait:.0f} s"
             )
             if time.monotonic() + wait > deadline:
-                result.note = f"the next restart would exceed {suite.timeout} (the suite's timeout)"
+                result.note = (
+                    f"the next restart would exceed {suite.timeout.total_seconds():g} s (the suite's timeout)"
+                )
                 break
             _sleep(wait)
     result.seconds = time.monotonic() - begun
@@ -193,10 +197,16 @@ def _run(argv: list[str], log: Any, deadline: float) -> int | None:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a run: SIGTERM to `nvrx-run`, which ends what it started; after a grace, SIGKILL to its session's group."""
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    """End a run: SIGTERM to `nvrx-run`, which ends what it started; after a grace, SIGKILL to its session's group.
+
+    Its cell starts anew: a second SIGTERM spares it the save that the first one asks for, which a rank that hangs would
+    not even get to.
+    """
+    end = time.monotonic() + GRACE
+    while time.monotonic() < end:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_NEXT_SIGNAL)
+            return
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    for one in (signal.SIGTERM, signal.SIGINT):  # an impatient second Ctrl-C must not leave the run behind
+        signal.signal(one, signal.SIG_IGN)
     raise Stopped
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.bench import kubelet
-from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
+from runner.bench import cli, kubelet
+from runner.bench.cell import GRACE, CellResult, Stopped, finished_before, run_cell
 from runner.bench.cli import main
 from runner.bench.suite import Cell, Replace, Suite, cells_of, lay_over, load_suite, parse_override
 from runner.errors import InputError
@@ -215,13 +215,19 @@ def test_a_cell_over_its_time_is_stopped_with_all_it_started(tmp_path: Path) -> 
     code = (
         "import os, subprocess, sys, time; child = subprocess.Popen(['sleep', '60'])\n"
         f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        "import signal; signal.signal(signal.SIGTERM, lambda *a: (child.kill(), sys.exit(1)))\ntime.sleep(60)\n"
+        "asked = []\n"
+        "def told(*_):\n"  # like nvrx-run: the first one asks for a save, which never comes
+        "    asked.append(1)\n"
+        "    if len(asked) > 1: child.kill(); sys.exit(1)\n"
+        "import signal; signal.signal(signal.SIGTERM, told)\nwhile True: time.sleep(60)\n"
     )
+    began = time.monotonic()
     result = run_cell(
         cell(), suite(timeout="1s"), tmp_path / "cell", group_timeout=0, say=print,
         command=lambda recipe: [sys.executable, "-c", code],
     )  # fmt: skip
-    assert result.status == "failed" and "timeout" in result.note
+    assert result.status == "failed" and "stopped after 1 s (the suite's timeout)" in result.note
+    assert time.monotonic() - began < GRACE / 2
     for pid in (tmp_path / "pids").read_text().split():
         stat = Path(f"/proc/{pid}/stat")
         assert not stat.exists() or stat.read_text().split()[2] == "Z"
@@ -246,6 +252,27 @@ def test_a_stopped_bench_leaves_no_run_behind_and_the_cell_is_not_done(tmp_path:
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert finished_before(tmp_path / "cell", cell()) is None
+
+
+def test_a_second_interrupt_does_not_break_into_the_end_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    def bench(_: object) -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            ended.append(True)
+        return 0
+
+    monkeypatch.setattr(cli, "_bench", bench)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(["suite.yaml"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert ended
 
 
 def test_a_done_cell_is_not_run_again_and_one_that_was_cut_off_starts_anew(tmp_path: Path) -> None:
