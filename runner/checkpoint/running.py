@@ -196,9 +196,8 @@ class RunningSave:
                 raise RunError(f"checkpoint: the write of step {job.step} does not return: storage hangs")
             job.join(_PAUSE * 10)
             self._beat()
-        if job.outcome is not None and job.outcome.committed:
-            self.committed.add(job.step)
         self._job = None
+        self._tell_if_committed(job)
 
     def leave(self, patience: float) -> None:
         """The process ends: give an abandoned save `patience` seconds; where storage hangs, its thread stays behind."""
@@ -206,6 +205,12 @@ class RunningSave:
         if job is not None:
             job.abandon()
             job.join(patience)
+            self._tell_if_committed(job)
+
+    def _tell_if_committed(self, job: SaveJob) -> None:
+        """A save that was committed before its life ended, and before the loop looked again, counts like any other."""
+        if job.outcome is not None and job.outcome.committed:
+            self._conclude(job.outcome)
 
 
 def _raise_where_lost(job: SaveJob | None) -> None:

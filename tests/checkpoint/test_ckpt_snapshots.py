@@ -14,6 +14,7 @@ from ckpt_world import Rank, Recorder, Trainer, World, arenas, digest, manager, 
 from runner.checkpoint import preparation
 from runner.checkpoint.shm import SHARED_MEMORY, remove_leftovers
 from runner.checkpoint.staging import Staging
+from runner.ledger.events import SaveCommitted
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +176,33 @@ def test_an_abandoned_save_never_commits_and_the_writer_lives_on(
         assert result["restored"] == undisturbed[second]
         assert result["last"] == undisturbed[8]
     assert not [path for path in tmp_path.iterdir() if not path.name.startswith("step-") or "." in path.name]
+
+
+def committed_unseen(place: Rank, folder: str, run_id: str, ending: str) -> list[int]:
+    """A fault after a save was committed and before the loop has looked; the steps of which the ledger says so."""
+    recorder = Recorder()
+    checkpointer = manager(folder, recorder, run_id, mode="async", every=2, snapshot_every=1)
+    life, trainer, *_ = begin(place, folder, run_id, checkpointer=checkpointer)
+    while trainer.state.step < 2:
+        trainer.step(checkpointer)
+    job = checkpointer._saves._job
+    assert job is not None
+    job.join(30)
+    life.abort()
+    if ending == "restart":
+        begin(place, folder, run_id, in_process=True, checkpointer=checkpointer)
+    checkpointer.close()
+    remove_leftovers(named(run_id))
+    return [event.step for event in recorder.events if isinstance(event, SaveCommitted)]
+
+
+@pytest.mark.parametrize("ending", ["restart", "end"])
+def test_a_save_committed_just_before_a_fault_is_told_of(two: World, tmp_path: Path, ending: str) -> None:
+    assert two.run(committed_unseen, folder=str(tmp_path), run_id=f"unseen-{ending}", ending=ending) == [
+        [2],
+        [],
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
 
 def die_after(place: Rank, folder: str, run_id: str, steps: int, torn: bool = False, **settings: Any) -> None:
