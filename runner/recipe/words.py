@@ -164,11 +164,10 @@ def doubt_hint(text: str, expected: str) -> str:
     if expected == "true or false":
         return "only true and false are booleans"
     if text.lower() in ("none", "nil", "undefined"):
-        return (
-            "null is written `null`"
-            if expected.endswith("or null")
-            else "nothing is written by leaving the key out"
-        )
+        if expected.endswith("or null"):
+            return "null is written `null`"
+        text_too = f'; the text is written "{text}"' if expected.startswith("text") else ""
+        return f"nothing is written by leaving the key out{text_too}"
     if expected.startswith("text"):
         return f'some YAML readers take this for a boolean, number or date: write "{text}" for the text'
     if ":" in text:

@@ -83,6 +83,18 @@ def test_wrong_type_quotes_what_is_written(tmp_path: Path, setting: str, raw: st
         assert raw in problem.line()
 
 
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("name=none", 'nothing is written by leaving the key out; the text is written "none"'),
+        ("training.schedule=None", "nothing is written by leaving the key out"),
+    ],
+)
+def test_what_looks_like_nothing_is_told_how_to_be_written(tmp_path: Path, override: str, hint: str) -> None:
+    _, (problem, *_) = check_text(tmp_path, SMALL, override)
+    assert problem.hint == hint
+
+
 def test_off_is_a_choice_where_a_field_lists_it(tmp_path: Path) -> None:
     loaded, _ = check_text(tmp_path, SMALL, "output.progress=off")
     assert loaded is not None
