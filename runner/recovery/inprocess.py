@@ -158,8 +158,11 @@ class InprocessLayer:
         if life is None:
             return
         silent, sight = time.monotonic() - life.last_sign, Sight.now()
-        hung = silent > 0.8 * self.settings.soft_timeout.total_seconds() and not sight.waits_for_peers
-        reason = f"no progress for {silent:.1f}s" if hung else "a fault on another rank"
+        no_progress = silent > 0.8 * self.settings.soft_timeout.total_seconds()
+        hung = no_progress and not sight.waits_for_peers
+        reason = f"no progress for {silent:.1f}s" if no_progress else "a fault on another rank"
+        if no_progress and not hung:  # a peer hangs; or none does, and all of them wait in a collective
+            reason += ", waiting for its peers"
         if life.start_hang is not None:
             hung, reason, sight = True, str(life.start_hang), life.start_hang.sight
         if life.end(reason):

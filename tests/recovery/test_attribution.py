@@ -22,6 +22,7 @@ def test_hang_in_process_is_blamed_on_the_rank_that_hangs(tiny, rank):
     records = read_records(run.folder / "run")
     assert [record.rank for record in records if record.kind == "hang"] == [rank]
     assert all(record.consequence for record in records if record.rank != rank)
+    assert any("waiting for its peers" in record.what for record in records if record.rank != rank)
     (hang,) = [record for record in records if record.kind == "hang"]
     assert "in fire" in hang.phase
     assert hang.step == 3
