@@ -26,12 +26,12 @@ class FiredFaults:
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / "faults" / "fired"
 
-    def _path(self, index: int) -> Path:
-        return self._folder / f"{index:05d}.json"
+    def _path(self, fault: PlannedFault) -> Path:
+        return self._folder / f"{fault.name or f'{fault.index:05d}'}.json"
 
-    def has(self, index: int) -> bool:
+    def has(self, fault: PlannedFault) -> bool:
         """Whether the fault has fired, on any node, in any life."""
-        return self._path(index).exists()
+        return self._path(fault).exists()
 
     def add(self, fault: PlannedFault) -> None:
         """Record that the fault fires now.
@@ -39,15 +39,12 @@ class FiredFaults:
         Raises:
             OSError: the record cannot be written; the fault must not fire then.
         """
-        write_durably(self._path(fault.index), json.dumps(asdict(fault) | {"time": time.time()}))
+        write_durably(self._path(fault), json.dumps(asdict(fault) | {"time": time.time()}))
 
     def all(self) -> list[dict[str, Any]]:
-        """Everything that has fired, by index. Of a file that is damaged the index is known: its name says it."""
-        found = []
-        for path in sorted(self._folder.glob("*.json")):
-            if path.stem.isdecimal():
-                found.append(_fields(path) | {"index": int(path.stem)})
-        return found
+        """All that have fired and can be read, by time: the fields of `PlannedFault`, and `time` (Unix, seconds)."""
+        found = [_fields(path) for path in self._folder.glob("*.json")]
+        return sorted((fields for fields in found if "time" in fields), key=lambda fields: fields["time"])
 
 
 def _fields(path: Path) -> dict[str, Any]:

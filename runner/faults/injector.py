@@ -90,9 +90,7 @@ class ScheduledFaults:
     def _take(self, phase: FaultPhase, step: int, rank: int, *, nan: bool) -> list[PlannedFault]:
         """What is due and has not fired; recorded as fired by the time this returns."""
         due = self._due.get((phase, step, rank), [])
-        now = [
-            fault for fault in due if (fault.type == "nan_loss") == nan and not self._fired.has(fault.index)
-        ]
+        now = [fault for fault in due if (fault.type == "nan_loss") == nan and not self._fired.has(fault)]
         for fault in now:
             self._fired.add(fault)
             self._ledger.record(FaultFired(fault=fault.index, step=fault.step, type=fault.type))

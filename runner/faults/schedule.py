@@ -26,12 +26,14 @@ def _planned(recipe: Recipe) -> str:
     planned = fault_schedule(recipe.faults, steps=recipe.training.steps, world_size=ranks)
     if not planned:
         return "planned faults: none"
-    fired = {entry["index"] for entry in FiredFaults(recipe.run_folder).all()}
+    record = FiredFaults(recipe.run_folder)
+    fired = {fault.index for fault in planned if record.has(fault)}
+    widest = max(len(fault.type) for fault in planned)
     lines = [f"planned faults ({len(planned)}, {len(fired)} fired)"]
     for fault in planned:
         where = "" if fault.phase == "step" else f", in {fault.phase}"
         mark = "fired" if fault.index in fired else "due"
-        lines.append(f"  step {fault.step:>6}  rank {fault.rank:>4}  {fault.type:<12} {mark}{where}")
+        lines.append(f"  step {fault.step:>6}  rank {fault.rank:>4}  {fault.type:<{widest}}  {mark}{where}")
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 from runner.recipe.faults import FaultPhase, FaultsSection, FaultType
@@ -13,11 +14,13 @@ class PlannedFault:
     """One fault of a run.
 
     Attributes:
-        index: names the fault; what has fired is recorded under it.
+        index: its number in the schedule, which the ledger calls it by.
         step: the step during which it fires (1 is the first).
         rank: the rank it hits.
         type: what happens.
         phase: what the rank is doing at the time.
+        name: what it is called in the record of those that have fired. It stays the same where the recipe changes in
+            other faults, and that of a drawn fault where the number of ranks does, on which its rank depends.
     """
 
     index: int
@@ -25,6 +28,7 @@ class PlannedFault:
     rank: int
     type: FaultType
     phase: FaultPhase = "step"
+    name: str = ""
 
 
 def fault_schedule(faults: FaultsSection, *, steps: int, world_size: int) -> tuple[PlannedFault, ...]:
@@ -46,11 +50,16 @@ def fault_schedule(faults: FaultsSection, *, steps: int, world_size: int) -> tup
         rank = int(generator.random() * world_size)
         drawn.append((step, rank, _choose(faults, generator.random())))
     drawn.sort()
-    planned = [PlannedFault(i, *fault) for i, fault in enumerate(drawn)]
-    planned += [
-        PlannedFault(faults.count + i, stated.step, stated.rank, stated.type, stated.phase)
-        for i, stated in enumerate(faults.at)
+    planned = [
+        PlannedFault(i, step, rank, kind, name=f"step-{step}-{kind}")
+        for i, (step, rank, kind) in enumerate(drawn)
     ]
+    met: Counter[str] = Counter()
+    for i, stated in enumerate(faults.at, faults.count):
+        name = f"step-{stated.step}-{stated.type}-rank-{stated.rank}-{stated.phase}"
+        met[name] += 1
+        name += f"-{met[name]}" if met[name] > 1 else ""
+        planned.append(PlannedFault(i, stated.step, stated.rank, stated.type, stated.phase, name))
     return tuple(sorted(planned, key=lambda fault: (fault.step, fault.index)))
 
 

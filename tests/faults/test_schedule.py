@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.faults.fired import FiredFaults
 from runner.recipe.fault_schedule import PlannedFault, fault_schedule
 from runner.recipe.faults import FaultsSection, ScheduledFault
 
@@ -17,11 +18,11 @@ def test_schedule_of_a_seed_never_changes():
 
 
 GOLDEN = (
-    PlannedFault(0, 13, 0, "exception"),
-    PlannedFault(1, 14, 0, "hang"),
-    PlannedFault(2, 30, 2, "hang"),
-    PlannedFault(3, 68, 0, "exception"),
-    PlannedFault(4, 91, 0, "exception"),
+    PlannedFault(0, 13, 0, "exception", name="step-13-exception"),
+    PlannedFault(1, 14, 0, "hang", name="step-14-hang"),
+    PlannedFault(2, 30, 2, "hang", name="step-30-hang"),
+    PlannedFault(3, 68, 0, "exception", name="step-68-exception"),
+    PlannedFault(4, 91, 0, "exception", name="step-91-exception"),
 )
 
 
@@ -47,6 +48,23 @@ def test_every_fault_is_possible_and_steps_are_distinct(count, seed, after, worl
     assert all(0 <= fault.rank < world_size for fault in planned)
     assert {fault.step for fault in planned if fault.type != "sigkill"} <= free
     assert list(planned) == sorted(planned, key=lambda fault: fault.step)
+
+
+def test_a_fault_that_has_fired_is_known_by_what_it_is_not_by_its_place_in_the_recipe(tmp_path):
+    def at(*faults: tuple[int, int, str]) -> tuple[PlannedFault, ...]:
+        stated = tuple(ScheduledFault(step=step, rank=rank, type=kind) for step, rank, kind in faults)
+        return fault_schedule(FaultsSection(at=stated), steps=60, world_size=2)
+
+    fired = FiredFaults(tmp_path)
+    for fault in at((10, 0, "exception"), (10, 1, "exception")):
+        fired.add(fault)
+    changed = at((5, 0, "hang"), (10, 1, "exception"), (10, 1, "exception"), (25, 0, "exception"))
+    assert [fired.has(fault) for fault in changed] == [False, True, False, False]
+
+    drawn = FaultsSection(count=6)
+    for fault in fault_schedule(drawn, steps=60, world_size=4):
+        fired.add(fault)
+    assert all(fired.has(fault) for fault in fault_schedule(drawn, steps=60, world_size=3)), "ranks are lost"
 
 
 def test_rank_0_is_hit_as_often_as_any_other_and_weights_count():

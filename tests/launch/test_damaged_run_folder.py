@@ -96,7 +96,7 @@ def test_damaged_records_of_faults_are_left_out_and_named(tmp_path: Path, conten
         content = kept.read_bytes().replace(b'"rank": 1', b'"rank": "1"')
     (run / "faults" / "damaged.json").write_bytes(content)
     (run / "faults" / "silent-rank.txt").write_bytes(content)
-    fired = run / "faults" / "fired" / "00000.json"
+    fired = run / "faults" / "fired" / "step-3-exception-rank-0-step.json"
     fired.parent.mkdir()
     fired.write_bytes(content)
     text = schedule_text(load_recipe(recipe).recipe)
