@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ def test_an_abandoned_save_never_commits_and_the_writer_lives_on(
         assert how == "memory" and first == 3 and second > first
         assert result["restored"] == undisturbed[second]
         assert result["last"] == undisturbed[8]
-    assert not [path for path in tmp_path.iterdir() if not path.name.startswith("step-") or "." in path.name]
+    assert {path.name for path in tmp_path.iterdir()} == {"step-6", "step-8"}, "not those of steps 2 and 4"
 
 
 def committed_unseen(place: Rank, folder: str, run_id: str, ending: str) -> list[int]:
@@ -202,6 +203,27 @@ def test_a_save_committed_just_before_a_fault_is_told_of(two: World, tmp_path: P
         [2],
         [],
     ]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
+
+
+def held_up(place: Rank, folder: str, run_id: str) -> int:
+    """How often a rank gives a sign of life while it waits for its last save, which takes a second longer."""
+    checkpointer = manager(folder, Recorder(), run_id, mode="async", every=2)
+    life, trainer, *_ = begin(place, folder, run_id, checkpointer=checkpointer)
+    writer = writer_pid()
+    os.kill(writer, signal.SIGSTOP)
+    while trainer.state.step < 2:
+        trainer.step(checkpointer)
+    threading.Timer(1.0, os.kill, (writer, signal.SIGCONT)).start()
+    before = life.beats
+    checkpointer.finish()
+    checkpointer.close()
+    return life.beats - before
+
+
+def test_a_rank_that_waits_for_a_save_is_seen_to_live(two: World, tmp_path: Path) -> None:
+    """Whoever takes ranks without a heartbeat for hung must see that these are not."""
+    assert min(two.run(held_up, folder=str(tmp_path), run_id="held-up")) > 3
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
 
