@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from ckpt_world import CPU, Rank, Recorder, World
+from ckpt_world import CPU, Rank, Recorder, World, named
 from torch import nn
 
 from runner.checkpoint.manager import build_checkpointer
+from runner.checkpoint.shm import SHARED_MEMORY
 from runner.errors import ExitCode, RunError
 from runner.ledger.events import StepEnded
 from runner.recipe.recipe import Recipe
@@ -55,6 +56,14 @@ class Fault(Exception):
     pass
 
 
+@pytest.fixture(autouse=True)
+def no_snapshot_is_left() -> Iterator[None]:
+    """A life that ends before its run does leaves its snapshots to the next one, which these tests do not have."""
+    yield
+    for path in SHARED_MEMORY.glob(f"nvrx-{named('stop')}-*"):
+        path.unlink()
+
+
 class FaultIn:
     """A fault in the middle of a step; None: none."""
 
@@ -72,7 +81,7 @@ class FaultIn:
 def recipe(folder: str, steps: int) -> Recipe:
     return Recipe.model_validate(
         {
-            "name": "stop",
+            "name": named("stop"),
             "model": {"architecture": {"model_type": "llama", "hidden_size": 8}},
             "dataset": {"source": "embedded", "sequence_length": LENGTH},
             "sharding": {"strategy": "ddp"},
@@ -150,6 +159,16 @@ def test_a_stop_saves_what_an_undisturbed_run_has_after_that_step(
     assert resumed["passes"] == whole["passes"] == 6 * MICRO_BATCHES
     assert stopped["losses"] | resumed["losses"] == whole["losses"]
     assert torch.equal(resumed["table"], whole["table"])
+
+
+def only_rank_0_is_asked(place: Rank, folder: str) -> tuple[int, int]:
+    life = one_life(place, folder, steps=6, ahead=False, stop_in=3 if place.rank == 0 else None)
+    return life["code"], life["step"]
+
+
+def test_all_ranks_stop_after_the_same_step_whoever_was_asked(two: World, tmp_path: Path) -> None:
+    """The request reaches the ranks of one node between two steps of some and within a step of others."""
+    assert two.run(only_rank_0_is_asked, folder=str(tmp_path)) == [(ExitCode.PREEMPTED, 3)] * 2
 
 
 def test_a_step_whose_loss_is_read_late_is_reported_by_the_end_of_its_life(
