@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import sys
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from runner.launch.network import free_port as find_free_port
 from runner.launch.network import is_free
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # nvrx_releases.py serves several rooms
+
+
+def pytest_sessionstart() -> None:
+    """Tests start hundreds of processes: compile the product once, also where Python is told to keep no bytecode."""
+    compileall.compile_dir(Path(__file__).resolve().parents[1] / "runner", quiet=1)
 
 
 @pytest.fixture

@@ -216,6 +216,10 @@ class Roll:
             if sign is not None and sign.restart == dead.restart and _state(sign.pid) not in ("", "Z", "X")
         ]
 
+    def any_lives(self) -> bool:
+        """Whether a worker that has signed, and not left, is there."""
+        return any(_state(int(name)) not in ("", "Z", "X") for name in os.listdir(self._folder))  # noqa: PTH208 - likewise
+
     def frozen(self, longest: float) -> list[WorkerSign]:
         """Workers that have been stopped (SIGSTOP, not by a debugger) for more than `longest` seconds."""
         found, now = [], time.monotonic()

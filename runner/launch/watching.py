@@ -20,6 +20,8 @@ from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
 
+_LAST_ENDS = 2.0  # seconds
+_POLL = 0.01
 _FROZEN_MARGIN = 1.0  # seconds more than NVRx takes to kill a frozen rank, where it can
 
 
@@ -91,6 +93,10 @@ class Workers:
             launcher_status: exit status of the launcher, negative for a signal.
             stop_requested: signal that asked to stop, or nothing.
         """
+        # What a launcher has killed is a client of the fork server, which kills the worker itself a moment later.
+        until = time.monotonic() + _LAST_ENDS
+        while self._roll.any_lives() and time.monotonic() < until:
+            time.sleep(_POLL)
         self.look()
         self._deaths.settle(finally_=True)
         launcher = self._launcher

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from product import Run, make_run
 
 from runner.errors import ExitCode
@@ -47,11 +48,13 @@ def test_more_ranks_than_the_wrap_can_shard(tmp_path: Path) -> None:
     assert_one_clear_line(run, "2 ranks", "1 rows")
 
 
+@pytest.mark.slow  # as the two above: what only a worker finds wrong with a recipe
 def test_an_unknown_model_while_offline(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"model": {"name": "no-such/model"}})
     assert_one_clear_line(run, "no-such/model")
 
 
+@pytest.mark.slow
 def test_a_dataset_folder_that_is_not_there(tmp_path: Path) -> None:
     run = make_run(
         tmp_path, {"dataset": {"source": "saved", "path": "/no/such/folder", "tokenizer": "bytes"}}
@@ -59,6 +62,7 @@ def test_a_dataset_folder_that_is_not_there(tmp_path: Path) -> None:
     assert_one_clear_line(run, "dataset.path", "/no/such/folder")
 
 
+@pytest.mark.slow
 def test_prepared_data_that_are_damaged(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     tokens = prepare(load_recipe(run.recipe).recipe, ByteTokenizer()) / "tokens.bin"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,55 +12,84 @@ from product import Run, make_run, same
 
 from runner.errors import ExitCode
 from runner.faults.records import read_records
+from runner.ledger.events import FaultFired, StepEnded
 from runner.ledger.reader import read_run
 
-QUICK = {
-    ("none", "hang", 1),
-    ("inprocess", "native_hang", 1),
-    ("inprocess", "nan_loss", 1),
-    ("ft_launcher", "native_hang", 0),
-    ("ft_launcher+inprocess", "sigstop", 1),
-    ("ft_launcher+inprocess", "exit_0", 0),
+SEVERAL = {  # (step, rank, kind): classes of faults that a default test shows, one run a layer; the last may end it
+    "none": [(7, 1, "hang")],
+    "inprocess": [(3, 0, "exit_0"), (5, 1, "nan_loss"), (9, 1, "native_hang")],
+    "ft_launcher": [(3, 0, "sigkill"), (7, 0, "native_hang")],
+    "ft_launcher+inprocess": [(3, 0, "exit_0"), (5, 1, "sigstop"), (9, 1, "exception")],
 }
-CELLS = [
-    pytest.param(layer, kind, rank, marks=() if (layer, kind, rank) in QUICK else pytest.mark.slow)
-    for layer in MATRIX
-    for kind in TYPES
-    for rank in (0, 1)
-]
 LONGEST = 85  # seconds from the fault to the next step, or to the end: below the next timeout of any layer
 
 
-@pytest.mark.parametrize(("layer", "kind", "rank"), CELLS)
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("layer", MATRIX)
 def test_fault_ends_as_the_table_says(
     tmp_path: Path, undisturbed: Run, layer: str, kind: str, rank: int
 ) -> None:
-    run = make_run(
-        tmp_path,
-        {**settings_of(layer, kind), "faults.at": [{"step": 7, "rank": rank, "type": kind}]},
-    )
+    check(tmp_path, undisturbed, layer, [(7, rank, kind)])
+
+
+@pytest.mark.parametrize("layer", MATRIX)
+def test_faults_of_several_classes_in_one_run_end_as_the_table_says(
+    tmp_path: Path, undisturbed: Run, layer: str
+) -> None:
+    # Synchronous saves in all but one: what has a writer, of a process that lives on, must be mended as well.
+    check(tmp_path, undisturbed, layer, SEVERAL[layer], mode="async" if layer == "inprocess" else "sync")
+
+
+def check(
+    folder: Path, undisturbed: Run, layer: str, faults: list[tuple[int, int, str]], mode: str = "async"
+) -> None:
+    """Run a layer with these faults to the end, and compare with the table and with a run without them."""
+    kinds = [kind for _, _, kind in faults]
+    planned = [{"step": step, "rank": rank, "type": kind} for step, rank, kind in faults]
+    run = make_run(folder, {**settings_of(layer, *kinds), "faults.at": planned, "checkpoint.mode": mode})
     done = run.command()
-    (seconds,) = seconds_of_faults(run.folder).values()
-    assert seconds < LONGEST
+    seconds = seconds_of_faults(run.folder)
+    assert len(seconds) == len(faults) and max(seconds.values()) < LONGEST, seconds
     note_times(run.folder, layer)
-    verdict = MATRIX[layer][kind]
-    if verdict == "ends":
+    verdicts = [MATRIX[layer][kind] for kind in kinds]
+    processes = workers_between_faults(run)
+    for verdict, (before, after) in zip(verdicts, pairwise(processes), strict=True):
+        assert len(before) == 2
+        assert {"in place": after == before, "respawn": not after & before, "ends": after <= before}[verdict]
+    if verdicts[-1] == "ends":
         assert done.returncode == ExitCode.CRASHED, done.stdout + done.stderr
         assert any(line.startswith("nvrx-run: rank ") for line in done.stderr.splitlines()), done.stderr
         assert "Traceback" not in done.stderr
+        if mode == "sync":  # an asynchronous save may not be committed yet
+            assert run.steps_saved() == [4]
         run.finish()
+        if mode == "sync":
+            assert {event["step"] for event in run.events("Loaded")} == {0, 4}
     else:
         assert done.returncode == 0, done.stdout + done.stderr
-        processes = {record.stamp.pid for record in read_run(run.folder).records if record.stamp.rank >= 0}
-        assert len(processes) == 2 if verdict == "in place" else len(processes) > 2
-    assert len(run.events("FaultFired")) == 1
-    assert same(run.state(), undisturbed.state())
+    assert [event["type"] for event in run.events("FaultFired")] == kinds
+    # The checkpoints of the undisturbed run are asynchronous: it trained on while they were written.
+    for step in run.steps_saved():
+        assert same(run.state(step), undisturbed.state(step)), step
+    assert run.steps_saved()[-1] == 12
+    assert run.losses() == undisturbed.losses()
     causes = [record for record in read_records(run.folder) if not record.consequence]
-    if kind not in (
-        "nan_loss",
-        "stuck_collective",
-    ):  # every rank sees that one; see docs/recovery.md for the other
-        assert {record.rank for record in causes} <= {rank}, causes
+    # Every rank sees a loss that is no number; docs/recovery.md has the other.
+    if not {"nan_loss", "stuck_collective"} & set(kinds):
+        assert {record.rank for record in causes} <= {rank for _, rank, _ in faults}, causes
+
+
+def workers_between_faults(run: Run) -> list[set[int]]:
+    """Processes in which each rank did its last step: before the first fault, before each further one, at the end."""
+    found: list[dict[int, int]] = [{}]
+    for record in read_run(run.folder).records:
+        if isinstance(record.event, FaultFired):
+            found.append({})
+        elif isinstance(record.event, StepEnded):
+            found[-1][record.rank] = record.stamp.pid
+    return [set(processes.values()) for processes in found]
 
 
 def test_the_documentation_shows_this_table_and_the_kept_times() -> None:

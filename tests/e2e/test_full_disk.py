@@ -44,7 +44,9 @@ def test_a_disk_that_fills_while_training_leaves_no_room_for_any_word_and_the_co
     """Nothing can be written: no log, no ledger, no fault record, no outcome, and no checkpoint in the end."""
     mount(small_disk, "remount,size=8m")
     folder = small_disk / "run"
-    settings = {"output.folder": str(folder), "training.steps": 400, "checkpoint.every": 40}
+    settings = {
+        "output.folder": str(folder), "training.steps": 400, "checkpoint.every": 40, "checkpoint.mode": "sync",
+    }  # fmt: skip
     run = Run(make_run(tmp_path, settings).recipe, folder)
     command = subprocess.Popen(
         [NVRX_RUN, str(run.recipe)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path

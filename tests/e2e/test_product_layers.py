@@ -21,6 +21,7 @@ BOTH = [
 ]
 
 
+@pytest.mark.slow  # several faults in one run, of every layer: test_fault_matrix.py
 @pytest.mark.parametrize(
     ("layer", "faults"), [("inprocess", EXCEPTION), ("ft_launcher", SIGKILL), ("ft_launcher+inprocess", BOTH)]
 )
@@ -34,6 +35,7 @@ def test_a_run_with_faults_ends_bit_identical_to_one_without(
     assert len(run.events("FaultFired")) == len(faults)
 
 
+@pytest.mark.slow  # likewise
 def test_with_no_layer_a_fault_ends_the_job_and_the_same_command_goes_on(
     tmp_path: Path, undisturbed: Run
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_run_whose_checkpoints_were_deleted_says_so_and_touches_nothing(
     assert run.steps_saved() == []
 
 
+@pytest.mark.slow  # likewise
 def test_a_sync_and_an_async_checkpoint_of_the_same_step_are_bit_identical(
     tmp_path: Path, undisturbed: Run
 ) -> None:
@@ -111,14 +114,15 @@ def test_a_sync_and_an_async_checkpoint_of_the_same_step_are_bit_identical(
         assert same(run.state(step), undisturbed.state(step))
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
 def test_a_run_goes_on_at_another_world_size(
     tmp_path: Path, undisturbed: Run, before: int, after: int
 ) -> None:
     """A run of 6 steps is prolonged to 12 with another number of ranks."""
+    sync = {"checkpoint.mode": "sync"}  # the same files
     first = {"cluster.processes_per_node": before, "training.steps": 6, "training.schedule.decay_steps": 12}
-    make_run(tmp_path, first).finish()
-    run = make_run(tmp_path, {"cluster.processes_per_node": after})
+    make_run(tmp_path, first | sync).finish()
+    run = make_run(tmp_path, {"cluster.processes_per_node": after} | sync)
     run.finish()
     losses = run.losses()
     assert losses.keys() == undisturbed.losses().keys()

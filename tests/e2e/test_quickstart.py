@@ -67,7 +67,7 @@ def test_its_last_checkpoint_is_a_model_of_transformers(quickstart: tuple[Run, s
 
 
 def test_a_run_outlives_whoever_reads_its_output(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
+    run = make_run(tmp_path, {"checkpoint.mode": "sync"})
     shell = f"{NVRX_RUN} {run.recipe} | head -n 2"
     subprocess.run(["bash", "-c", shell], check=True, timeout=150, cwd=tmp_path, capture_output=True)
     assert run.steps_saved() == [4, 8, 12]

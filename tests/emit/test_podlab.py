@@ -56,7 +56,7 @@ def lab_folder() -> Iterator[Path]:
 def late() -> Iterator[PodLab]:
     """Two pods with no layer and no fault, whose leader came late: what every other run of two pods must end like."""
     with visible_folder() as folder:
-        yield run_lab(folder, lab_recipe("none", 2), late_leader=4)
+        yield run_lab(folder, lab_recipe("none", 2, checkpoint={"mode": "sync"}), late_leader=4)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import yaml
 from nvrx_releases import release_environ
 
 from runner.emit.launcher import launch_environ, launcher_argv
+from runner.launch.forkserver import SOCKET, ready_file
 from runner.launch.network import free_port
 from runner.launch.outcome import Outcome, outcome_folder
 from runner.launch.process import descendants
@@ -130,16 +133,33 @@ def make_scripts(folder: Path) -> Path:
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     worker = scripts / "nvrx-worker"
-    worker.write_text(
-        '#!/bin/sh\n[ "$1" = --fork-server ] && exit 0\n'
-        f'exec {sys.executable} {HERE / "tiny_worker.py"} "$@"\n'
-    )
+    worker.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "tiny_entry.py"} "$@"\n')
     worker.chmod(0o755)
     return scripts
 
 
-def tiny_starter(tmp_path: Path):
-    """Starts launches of the tiny worker in one folder; checks that no process outlives the test."""
+@contextlib.contextmanager
+def tiny_server(folder: Path) -> Iterator[Path]:
+    """A fork server of tiny workers; its socket."""
+    socket = folder / "fork-server"
+    program = [sys.executable, str(HERE / "tiny_entry.py"), "--fork-server", str(socket)]
+    with subprocess.Popen(program) as server:
+        try:
+            deadline = time.monotonic() + 60
+            while not ready_file(socket).exists():
+                assert server.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            yield socket
+        finally:
+            server.kill()
+
+
+def tiny_starter(tmp_path: Path, server: Path):
+    """Starts launches of the tiny worker in one folder; checks that no process outlives the test.
+
+    Args:
+        server: socket of `tiny_server`, for the installed release of NVRx.
+    """
     scripts = make_scripts(tmp_path)
     runs: list[TinyRun] = []
 
@@ -158,6 +178,7 @@ def tiny_starter(tmp_path: Path):
         surroundings = release_environ(nvrx) if nvrx else dict(os.environ)
         env = launch_environ(recipe, surroundings) | {
             "TINY_FAULTS": faults,
+            **({} if nvrx else {SOCKET: str(server)}),
             **(environ or {}),
         }
         with log.open("wb") as output:
