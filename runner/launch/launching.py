@@ -28,7 +28,7 @@ from runner.launch.signals import StopRequests
 from runner.launch.terminal import offer_terminal
 from runner.launch.verdict import Verdict, Watch, conclude
 from runner.launch.watching import Workers
-from runner.ledger.events import LaunchEnded, LaunchStarted
+from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
 from runner.ledger.sinks.live import live_reporting
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
@@ -108,6 +108,7 @@ class Launch:
                 verdict = self._supervised(argv, outcomes, ledger, log, output)
         except RunError as error:
             verdict = Verdict(int(error.exit_code), str(error))
+            ledger.record(FaultSeen("launcher", str(error).partition(";")[0]))
         finally:
             children.kill_descendants()
             remove_leftovers(folder.run_id)

@@ -14,6 +14,8 @@ from tinylab import expected
 from runner.checkpoint.record import CommitRecord, write_record
 from runner.checkpoint.shm import arena_path
 from runner.launch.process import children_by_parent
+from runner.ledger.events import FaultSeen
+from runner.ledger.reader import read_run
 
 
 def slow(*values):
@@ -181,7 +183,10 @@ def test_stop_that_takes_too_long_is_cut_short(supervised):
     run.process.terminate()
     code, _, err = run.wait()
     assert code == 1
-    assert "did not stop within 2 s of SIGTERM (recovery.stop_timeout)" in err
+    why = "did not stop within 2 s of SIGTERM (recovery.stop_timeout)"
+    assert why in err
+    seen = [r.event for r in read_run(run.run).records if isinstance(r.event, FaultSeen)]
+    assert FaultSeen("launcher", why) in seen, "the account names the cause"
 
 
 @pytest.mark.slow
