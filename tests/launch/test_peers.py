@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from tiny_recipe import TINY, changed
 
 from runner.launch.deaths import Deaths
-from runner.launch.outcome import OutcomeReader
+from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
 from runner.launch.presence import Roll, WorkerSign
 from runner.launch.watching import Workers
 from runner.ledger.writer import LedgerWriter
@@ -48,6 +49,16 @@ def worker(tmp_path: Path) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]
         process.communicate()
 
 
+def watched(tmp_path: Path, layer: str) -> tuple[Workers, Path, LedgerWriter]:
+    """The workers of a launch, the run's folder, the supervisor's ledger."""
+    recipe = Recipe.model_validate(changed(TINY, {"recovery": {"layer": layer}}))
+    log, run = tmp_path / "launcher.log", tmp_path / "run"
+    log.touch()
+    run.mkdir()
+    ledger = LedgerWriter(run, rank=-1, life="launch")
+    return Workers(recipe, tmp_path, run, log, OutcomeReader(run, tmp_path), ledger), run, ledger
+
+
 def test_the_workers_to_end_with_a_dead_one_are_those_of_its_start_that_live(
     tmp_path: Path, worker: Callable[[int], subprocess.Popen[bytes]]
 ) -> None:
@@ -64,16 +75,26 @@ def test_the_workers_to_end_with_a_dead_one_are_those_of_its_start_that_live(
     assert [sign.pid for sign in roll.others(dead[gone.pid])] == [alive.pid]
 
 
+def test_a_frozen_worker_that_outlives_its_launcher_for_a_moment_is_the_one_that_hung(
+    tmp_path: Path, worker: Callable[[int], subprocess.Popen[bytes]]
+) -> None:
+    """Its peer has said that it waited for it in vain; the launcher's last act is to kill it."""
+    workers, run, ledger = watched(tmp_path, "none")
+    frozen = worker(0)
+    workers.look()
+    frozen.send_signal(signal.SIGSTOP)
+    write_outcome(run, Outcome(1, "rank 1: Timed out waiting 15000ms", 1, 4, "a", 0, consequence=True))
+    threading.Timer(0.3, frozen.kill).start()
+    (death,) = workers.settle(1, "").deaths
+    assert str(death) == "rank 0 hung, and was stopped"
+    ledger.close()
+
+
 @pytest.mark.parametrize(("layer", "ended"), [("ft_launcher", True), ("ft_launcher+inprocess", False)])
 def test_peers_of_a_dead_worker_end_with_it_where_all_are_respawned(
     tmp_path: Path, worker: Callable[[int], subprocess.Popen[bytes]], layer: str, ended: bool
 ) -> None:
-    recipe = Recipe.model_validate(changed(TINY, {"recovery": {"layer": layer}}))
-    log, run = tmp_path / "launcher.log", tmp_path / "run"
-    log.touch()
-    run.mkdir()
-    ledger = LedgerWriter(run, rank=-1, life="launch")
-    workers = Workers(recipe, tmp_path, run, log, OutcomeReader(run, tmp_path), ledger)
+    workers, _, ledger = watched(tmp_path, layer)
     dead, peer = worker(0), worker(0)
     workers.look()
     assert peer.poll() is None
