@@ -27,6 +27,7 @@ class StepReporter:
         self._every, self._steps = recipe.training.log_every, recipe.training.steps
         setting = recipe.output.progress
         self._bar: Any = None
+        self._task: Any = None
         if self._leader and (setting == "on" or (setting == "auto" and sys.stdout.isatty())):
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -37,15 +38,21 @@ class StepReporter:
             self._task = self._bar.add_task("", total=self._steps)
 
     def __enter__(self) -> StepReporter:
-        if self._bar is not None:
-            self._bar.start()
+        self._draw("start")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._draw("stop")
+
+    def _draw(self, what: str, *arguments: Any, **fields: Any) -> None:
+        """One call of the bar, for as long as there is a terminal: one that was closed must not end a run."""
         if self._bar is not None:
-            self._bar.stop()
+            try:
+                getattr(self._bar, what)(*arguments, **fields)
+            except OSError:
+                self._bar = None
 
     def step(self, event: StepEnded) -> None:
         """Report one finished step."""
@@ -53,10 +60,8 @@ class StepReporter:
         if not self._leader:
             return
         rate = event.tokens / event.seconds if event.seconds > 0 else 0.0
-        if self._bar is not None:
-            self._bar.update(
-                self._task, completed=event.step, description=f"loss {event.loss:.3f}  {rate:,.0f} tok/s"
-            )
+        told = f"loss {event.loss:.3f}  {rate:,.0f} tok/s"
+        self._draw("update", self._task, completed=event.step, description=told)
         if event.step % self._every == 0 or event.step == self._steps:
             self._log.info(
                 "step",
