@@ -26,11 +26,19 @@ figures where matplotlib is installed, goes to OUT/report.
 """
 
 
+_ASK_TO_STOP = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+)  # the run has a session of its own, and hears none
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 where every cell was run to its end (or left out for want of GPUs), 1 where one was not."""
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
+    for number in _ASK_TO_STOP:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _stop)
     try:
         return _bench(arguments)
     except Stopped:
@@ -43,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    for one in (signal.SIGTERM, signal.SIGINT):  # an impatient second Ctrl-C must not leave the run behind
+    for one in _ASK_TO_STOP:  # an impatient second Ctrl-C must not leave the run behind
         signal.signal(one, signal.SIG_IGN)
     raise Stopped
 

@@ -41,8 +41,13 @@ def stop_before_start() -> None:
 
 
 def stop_signals(recipe: Recipe) -> frozenset[signal.Signals]:
-    """Signals that ask this run to save and stop."""
-    return frozenset(signal.Signals[name] for name in recipe.recovery.stop_signals)
+    """Signals that ask this run to save and stop.
+
+    Beside those of the recipe that of a terminal which is closed, unless `nohup` has the command ignore it: it reaches
+    both processes of the command, and if it ended them, nobody would clear up behind the run.
+    """
+    named = frozenset(signal.Signals[name] for name in recipe.recovery.stop_signals)
+    return named if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else named | {signal.SIGHUP}
 
 
 def hold_back(signals: frozenset[signal.Signals]) -> None:

@@ -254,24 +254,29 @@ def test_a_stopped_bench_leaves_no_run_behind_and_the_cell_is_not_done(tmp_path:
     assert finished_before(tmp_path / "cell", cell()) is None
 
 
-def test_a_second_interrupt_does_not_break_into_the_end_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_second_interrupt_does_not_break_into_the_end_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     ended = []
 
     def bench(_: object) -> int:
         try:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         finally:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
             ended.append(True)
         return 0
 
     monkeypatch.setattr(cli, "_bench", bench)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    for one in before:
+        signal.signal(one, signal.SIG_DFL)
     try:
         assert main(["suite.yaml"]) == 130
     finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for one, handler in before.items():
+            signal.signal(one, handler)
     assert ended
 
 

@@ -78,6 +78,7 @@ def supervised(tmp_path: Path):
             stderr=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
         )
         started.append(Supervised(tmp_path, process))
         return started[-1]

@@ -13,7 +13,7 @@ from tinylab import recipe_text
 
 from runner.errors import ExitCode, RunError
 from runner.launch.control import Control
-from runner.launch.signals import StopRequests
+from runner.launch.signals import StopRequests, stop_signals
 from runner.recipe.load import load_recipe
 
 NVRX_RUN = str(Path(sys.executable).with_name("nvrx-run"))
@@ -80,6 +80,19 @@ def test_a_signal_to_all_processes_of_the_command_is_one_wish(tmp_path: Path) ->
     os.write(told, bytes([signal.SIGUSR2]))
     with pytest.raises(RunError, match="second signal"):
         requests.honour(control, 5.0)
+
+
+def test_the_end_of_a_terminal_asks_to_stop_unless_nohup_has_it_ignored(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe_text(tmp_path, "none"))
+    loaded = load_recipe(str(recipe))
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        for action, asks in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
+            signal.signal(signal.SIGHUP, action)
+            assert (signal.SIGHUP in stop_signals(loaded.recipe)) == asks
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_to_the_supervisor_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

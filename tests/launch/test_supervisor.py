@@ -136,14 +136,15 @@ def test_only_restarts_after_a_failed_start_wait_and_each_longer(supervised, lay
     assert sorted(map(float, waits)) == [0.5, 0.5, 1.0, 1.0]
 
 
-ALL = True  # the signal reaches both processes of the command: a terminal's Ctrl-C, scancel, systemd
+ALL = True  # the signal reaches both processes of the command: a terminal's Ctrl-C or end, scancel, systemd
 
 
 @pytest.mark.parametrize(
     ("layer", "number", "to_all"),
     [
         ("none", signal.SIGUSR1, not ALL),
-        ("ft_launcher+inprocess", signal.SIGTERM, ALL),
+        ("ft_launcher+inprocess", signal.SIGHUP, ALL),
+        slow("ft_launcher+inprocess", signal.SIGTERM, ALL),
         slow("none", signal.SIGTERM, not ALL),
         slow("none", signal.SIGINT, ALL),
         slow("inprocess", signal.SIGTERM, not ALL),
