@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import structlog
 import torch
-from torch.distributed.tensor import DTensor
 
 from runner.errors import ExitCode, RunError
 from runner.ledger.events import StepEnded
@@ -18,7 +17,7 @@ from runner.recipe.recipe import Recipe
 from runner.train.data.batches import BatchSource, to_device
 from runner.train.loss import next_token_loss
 from runner.train.metrics import LifeOverError, NonFiniteError, PendingMetrics, StepMetrics
-from runner.train.optimizer import learning_rate, set_learning_rate
+from runner.train.optimizer import learning_rate
 from runner.train.pace import Pace
 from runner.train.ports import Checkpointer, FaultInjector, Ledger, Life
 from runner.train.progress import StepReporter
@@ -129,7 +128,7 @@ class TrainingLoop:
             self._settle(reporter)  # on a GPU the last step's loss is not known yet
             self._save_and_stop()
         loss = self._forward_backward(step)
-        grad_norm = self._clip()
+        grad_norm = self._workload.optimizer.clip()
         self._settle(reporter)
         stop = torch.full_like(loss, float(self._parts.stop_requested()))
         pending = PendingMetrics(step, torch.stack([loss, stop]), grad_norm, self._life.world_size)
@@ -159,18 +158,10 @@ class TrainingLoop:
         self._parts.faults.during_step(step, self._life.rank)
         return total
 
-    def _clip(self) -> torch.Tensor:
-        """Clip the gradient, which is summed over the ranks by now; returns its norm before that, a scalar."""
-        limit = self._training.clip_norm if self._training.clip_norm is not None else float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self._workload.module.parameters(), limit)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
     def _update(self, step: int) -> None:
         workload, checkpointer = self._workload, self._parts.checkpointer
         self._stalled += checkpointer.before_update()
-        set_learning_rate(workload.optimizer, learning_rate(step, self._training))
-        workload.optimizer.step()
-        workload.optimizer.zero_grad(set_to_none=True)
+        workload.optimizer.update(learning_rate(step, self._training))
         workload.state.step = step
         workload.state.data = self._batches.state()
         self._stalled += checkpointer.after_update()

@@ -18,7 +18,7 @@ from runner.recipe.sharding import DdpSharding
 from runner.train.data.tokenizer import Tokenizer
 from runner.train.decided import decided
 from runner.train.model import allocate, build_on_meta, fill_pretrained, fill_random, model_config
-from runner.train.optimizer import MOMENTS, build_optimizer, set_step
+from runner.train.optimizer import ShardOptimizer
 from runner.train.ports import TrainState
 from runner.train.sharding import (
     build_mesh,
@@ -75,14 +75,12 @@ class Workload:
 
     model: nn.Module
     module: nn.Module
-    optimizer: torch.optim.AdamW
+    optimizer: ShardOptimizer
     state: TrainState
 
     def release(self) -> None:
         """Let go of everything, so that memory is free although somebody still holds this object."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.optimizer.state.clear()
-        self.optimizer.param_groups.clear()
+        self.optimizer.release()
         self.state.tensors = {}
         self.state.on_restored = _nothing
         self.module = self.model = nn.Identity()
@@ -125,7 +123,7 @@ class ModelFactory:
         if recipe.model.compile:
             for name in self._blocks:
                 module.get_submodule(name).compile()
-        optimizer = build_optimizer(module, recipe.training, device)
+        optimizer = ShardOptimizer(module, recipe.training, device)
         model = replicate(module, device) if isinstance(recipe.sharding, DdpSharding) else module
         state = _train_state(module, optimizer)
         state.decided = self._decided
@@ -141,7 +139,7 @@ class ModelFactory:
             fill_random(workload.module, self.skeleton, self._blocks, self._recipe.training.seed, device)
 
 
-def _train_state(module: nn.Module, optimizer: torch.optim.AdamW) -> TrainState:
+def _train_state(module: nn.Module, optimizer: ShardOptimizer) -> TrainState:
     tensors: dict[str, torch.Tensor] = {}
     for name, p in module.named_parameters():
         tensors[f"model.{name}"] = p.detach()
@@ -149,14 +147,13 @@ def _train_state(module: nn.Module, optimizer: torch.optim.AdamW) -> TrainState:
     for name, buffer in module.named_buffers():
         if f"model.{name}" in buffers:
             tensors[f"model.{name}"] = buffer
-    for name, p in module.named_parameters():
-        for moment in MOMENTS:
-            if p in optimizer.state:
-                tensors[f"optim.{moment}.{name}"] = optimizer.state[p][moment]
+    for name, _ in module.named_parameters():
+        for moment, tensor in optimizer.moments.get(name, {}).items():
+            tensors[f"optim.{moment}.{name}"] = tensor
     state = TrainState(tensors, frozenset(buffers))
 
     def restored() -> None:
-        set_step(optimizer, state.step)
+        optimizer.set_step(state.step)
 
     state.on_restored = restored
     return state

@@ -18,7 +18,7 @@ from runner.errors import ExitCode, RunError
 from runner.ledger.events import StepEnded
 from runner.recipe.recipe import Recipe
 from runner.train.loop import LoopParts, TrainingLoop
-from runner.train.optimizer import build_optimizer
+from runner.train.optimizer import ShardOptimizer
 from runner.train.setup import Workload, _train_state
 
 WORDS, LENGTH, MICRO_BATCHES = 11, 4, 2
@@ -111,7 +111,7 @@ def one_life(
     wanted, recorder, life = recipe(folder, steps), Recorder(), place.life()
     torch.manual_seed(3)
     model = Counting()
-    optimizer = build_optimizer(model, wanted.training, CPU)
+    optimizer = ShardOptimizer(model, wanted.training, CPU)
     workload = Workload(model, model, optimizer, _train_state(model, optimizer))
     checkpointer = build_checkpointer(wanted, recorder, recorder, device=CPU)
     checkpointer.attach(life, workload.state)
