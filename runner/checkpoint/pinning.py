@@ -15,14 +15,16 @@ _PATIENCE = 120.0  # seconds for one buffer; a GB takes a tenth of a second
 
 
 class PinnedPages:
-    """Makes and page-locks the buffers of an arena one by one, in a thread: what is needed first is there first.
+    """Makes and page-locks the buffers of an arena one by one, in a thread.
+
+    It begins with the buffer that is needed first. A predecessor's buffers are found before the ranks agree on the one
+    that all of them hold, so the thread waits to be told.
 
     Args:
         arena: the buffers; the pages of those after the first need not exist yet.
-        first: index of the buffer that is needed first.
     """
 
-    def __init__(self, arena: Arena, *, first: int) -> None:
+    def __init__(self, arena: Arena) -> None:
         self._arena = arena
         count = arena.purpose.buffers
         self._size = arena.buffer_stride
@@ -31,10 +33,15 @@ class PinnedPages:
         self._done = [threading.Event() for _ in range(count)]
         self._problem: str | None = None
         self._stopped = False
-        order = sorted(range(count), key=lambda index: index != first)
         self._device = torch.cuda.current_device()
-        self._thread = threading.Thread(target=self._pin, args=(order,), daemon=True, name="pin")
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, first: int) -> None:
+        """Begin with buffer `first`, where nothing has begun yet."""
+        if self._thread is None:
+            order = sorted(range(len(self._starts)), key=lambda index: index != first)
+            self._thread = threading.Thread(target=self._pin, args=(order,), daemon=True, name="pin")
+            self._thread.start()
 
     def wait(self, index: int) -> None:
         """Wait until a buffer is page-locked.
@@ -42,6 +49,7 @@ class PinnedPages:
         Raises:
             RunError: it cannot be.
         """
+        self.begin(index)
         end = time.monotonic() + _PATIENCE
         while not self._done[index].is_set():  # polled, so that a restart's exception can reach this thread
             if self._problem is not None or time.monotonic() > end:
@@ -55,7 +63,8 @@ class PinnedPages:
     def release(self) -> None:
         """Unlock the pages. Nothing may be copied to or from them any more."""
         self._stopped = True
-        self._thread.join(_PATIENCE)
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
         for start, done in zip(self._starts, self._done, strict=True):
             if done.is_set():
                 torch.cuda.cudart().cudaHostUnregister(start)

@@ -69,8 +69,9 @@ class Staging:
         self._state: TrainState | None = None
         if self._cuda:
             self._stream = torch.cuda.Stream(device)
-            newest = self.buffers.newest()
-            self._pages = PinnedPages(arena, first=newest.index if newest is not None else 0)
+            self._pages = PinnedPages(arena)
+            if self.buffers.newest() is None:
+                self._pages.begin(0)
 
     # --- life cycle
 
@@ -176,6 +177,8 @@ class Staging:
         if buffer is None:
             raise RunError("checkpoint: no staging buffer is free to load into; a writer still reads them")
         self.buffers.claim(buffer, -1, {})
+        if self._cuda:
+            self._pages.begin(buffer.index)
         return buffer
 
     def load_end(self, buffer: Buffer, step: int, data: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from runner.launch.budget import WindowBudget, startup_pause
 from runner.ledger.events import TeardownEnded
 from runner.recipe.recovery import CombinedRecovery, InprocessRecovery, InprocessSettings
 from runner.recovery import nvrx
+from runner.recovery.awake import wake_gpu
 from runner.recovery.ending import Ending, Sight, WorkerExit, describe
 from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import Connections
@@ -72,6 +73,8 @@ class InprocessLayer:
     def enter(self, call: nvrx.CallWrapper) -> None:
         """One life, from the pause before it to its end. See `wrapped.Layer`."""
         setup = self.setup
+        if setup.gpus and call.iteration == 0:
+            wake_gpu(setup.facts.local_rank)
         self._close_heartbeats()
         if self.life is not None:
             setup.ledger.record(TeardownEnded())

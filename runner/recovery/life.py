@@ -38,6 +38,8 @@ class Connections:
         self._timeout = timeout
         self._foreign = tcp_sockets()
         others = clients_of(self.port)
+        if not serve:
+            meeting.await_server(timeout)
         self._server = self._connect(meeting, serve=True) if serve else None
         self.control = self._connect(meeting)
         self.group = self._connect(meeting)

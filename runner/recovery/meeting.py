@@ -25,6 +25,8 @@ from runner.launch.network import free_port
 from runner.recovery.ranks import RankFacts
 
 _POLL_SECONDS = 0.02
+_GROWTH = 1.2  # of the pause between two looks, for the sake of large jobs
+_PROMPT_SECONDS = 10.0
 _PREFIX = "nvrx-run/meeting"
 
 
@@ -34,6 +36,22 @@ class Meeting:
 
     address: str
     port: int
+
+    def await_server(self, timeout: timedelta) -> None:
+        """Return as soon as somebody listens there; at the latest after `timeout`, or a few seconds.
+
+        A client of torch's store that comes too early tries again only after most of a second.
+        """
+        end = time.monotonic() + min(timeout.total_seconds(), _PROMPT_SECONDS)
+        pause = _POLL_SECONDS
+        while time.monotonic() < end:
+            try:
+                socket.create_connection((self.address, self.port), timeout=_PROMPT_SECONDS).close()
+            except OSError:  # the store's own client says what is wrong, where it stays wrong
+                time.sleep(pause)
+                pause *= _GROWTH
+            else:
+                return
 
 
 def own_address(towards: str) -> str:

@@ -20,6 +20,7 @@ from runner.launch.process import started_at
 from runner.recipe.derived import uses_gpus
 from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
+from runner.recovery.awake import wake_gpu
 from runner.recovery.direct import run_direct
 from runner.recovery.ending import Coroner, Ending, describe, disk_full
 from runner.recovery.ranks import RankFacts
@@ -63,6 +64,8 @@ def run_with_recovery(
         control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart
     )
     run_layer = _layer(recipe)
+    if inprocess_settings(recipe.recovery) is None and recipe.cluster.accelerator != "cpu":
+        wake_gpu(facts.local_rank)
     presence.started()  # of its imports; the ranks meet: waits, each with a limit of its own
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
