@@ -146,7 +146,8 @@ class StepsRolled(Event):
 class PaceMeasured(Event):
     """Of the `seconds` that steps `first`..`last` took, this rank needed `own` for its own work.
 
-    In the rest it waited for others. `factor`: how much more than theirs makes it a slow one, as the recipe says.
+    In the rest it waited for others, or for its GPU, which computed for `computed` seconds (None: not measured; waits
+    for others are not in it either). `factor`: how much more than theirs makes it a slow one, as the recipe says.
     """
 
     first: int
@@ -154,6 +155,7 @@ class PaceMeasured(Event):
     seconds: float
     own: float
     factor: float
+    computed: float | None = None
 
 
 @dataclass(frozen=True)

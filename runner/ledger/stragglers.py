@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.ledger.codec import Record
@@ -45,10 +45,12 @@ class Straggler:
     """A rank that was slow in `slow` of `compared` comparisons.
 
     Attributes:
+        part: what is slow, `host` or `GPU`.
         own, others: seconds a step of its own work, and of the median of the others, in those.
     """
 
     rank: int
+    part: str
     slow: int
     compared: int
     own: float
@@ -61,26 +63,33 @@ def stragglers_of(records: Sequence[Record]) -> list[Straggler]:
     for record in records:
         if isinstance(record.event, PaceMeasured):
             rounds[record.life, record.event.last][record.rank] = record.event
-    compared, found = 0, defaultdict(list)
+    rounds = {key: paces for key, paces in rounds.items() if len(paces) > 1}
+    found = defaultdict(list)
     for paces in rounds.values():
-        if len(paces) < 2:
-            continue
-        compared += 1
         any_ = next(iter(paces.values()))
-        steps = any_.last - any_.first + 1
-        own = {rank: pace.own for rank, pace in paces.items()}
-        for slow in slow_ranks(own, max(pace.seconds for pace in paces.values()), any_.factor):
-            found[slow.rank].append((slow.own / steps, slow.others / steps))
+        steps, seconds = any_.last - any_.first + 1, max(pace.seconds for pace in paces.values())
+        for part, own in parts_of(paces):
+            for slow in slow_ranks(own, seconds, any_.factor):
+                found[slow.rank, part].append((slow.own / steps, slow.others / steps))
     stragglers = [
         Straggler(
             rank,
+            part,
             len(times),
-            compared,
+            len(rounds),
             statistics.fmean(own for own, _ in times),
             statistics.fmean(others for _, others in times),
         )
-        for rank, times in found.items()
+        for (rank, part), times in found.items()
     ]
     return sorted(
         stragglers, key=lambda straggler: straggler.slow * (straggler.own - straggler.others), reverse=True
     )
+
+
+def parts_of(paces: Mapping[int, PaceMeasured]) -> Iterator[tuple[str, dict[int, float]]]:
+    """What ranks are compared in, by name: rank -> seconds of its own work on it."""
+    yield "host", {rank: pace.own for rank, pace in paces.items()}
+    computed = {rank: pace.computed for rank, pace in paces.items() if pace.computed is not None}
+    if len(computed) == len(paces):
+        yield "GPU", computed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from importlib import metadata
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from typing import Any
 
 from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
@@ -41,6 +42,7 @@ __all__ = [
     "ShiftRanks",
     "WrapperStore",
     "connect_to_rank_monitor",
+    "cupti_manager",
     "make_wrapper",
     "report_hang",
 ]
@@ -142,3 +144,13 @@ def make_wrapper(
     found = health_checks(("cuda",) if checks is None else checks, local_rank) if gpus else []
     with contextlib.nullcontext() if gpus and checks is None else _hidden_local_rank():
         return Wrapper(health_check=Compose(*found, counter), **settings)
+
+
+def cupti_manager() -> Any:
+    """NVRx's access to CUPTI, which knows the time of every kernel.
+
+    Raises:
+        ImportError: its compiled part was built for another CUDA than is here, as 0.4.1's for CUDA 12.
+    """
+    package = "straggler" if find_spec("nvidia_resiliency_ext.straggler") else "attribution.straggler"
+    return import_module(f"nvidia_resiliency_ext.{package}.cupti").CuptiManager()

@@ -190,13 +190,18 @@ def _slow_ranks(records: Sequence[Record]) -> str:
     rows = [
         (
             f"rank {slow.rank}",
+            slow.part,
             f"{slow.slow} of {slow.compared}",
             seconds(slow.own * NS),
             seconds(slow.others * NS),
         )
         for slow in stragglers_of(records)
     ]
-    return "Slow ranks\n" + table(("rank", "slow in", "own work a step", "the others"), rows) if rows else ""
+    return (
+        "Slow ranks\n" + table(("rank", "what", "slow in", "own work a step", "the others"), rows)
+        if rows
+        else ""
+    )
 
 
 def _split(goodput: Goodput) -> str:

@@ -15,6 +15,7 @@ from runner.errors import ExitCode, RunError
 from runner.ledger.events import StepEnded
 from runner.recipe.recipe import Recipe
 from runner.train.data.batches import BatchSource, to_device
+from runner.train.kernels import KernelTimes
 from runner.train.loss import next_token_loss
 from runner.train.metrics import LifeOverError, NonFiniteError, PendingMetrics, StepMetrics
 from runner.train.optimizer import learning_rate
@@ -37,6 +38,7 @@ class LoopParts:
     faults: FaultInjector
     stop_requested: Callable[[], bool]
     waits: PeerWaits | None = None
+    kernels: KernelTimes | None = None
 
 
 class TrainingLoop:
@@ -70,7 +72,7 @@ class TrainingLoop:
         life.on_abort(self.freeze)
         stragglers = parts.recipe.recovery.stragglers
         self._pace = (
-            Pace(stragglers, parts.waits, life, parts.ledger, parts.log)
+            Pace(stragglers, parts.waits, parts.kernels, life, parts.ledger, parts.log)
             if stragglers and parts.waits
             else None
         )

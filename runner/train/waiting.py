@@ -2,7 +2,8 @@
 
 Ranks that train together all take as long as the slowest, so the time of a step says nothing about a rank. A thread
 looks, many times a second, whether the main thread is blocked (the kernel says so) in the middle of a collective (its
-stack says so). On a GPU the host waits for its own device, whoever that waits for: this way shows nothing there.
+stack says so). On a GPU the host waits for its own device, whoever that waits for: this way shows only what the host
+itself is slow at there (`kernels` measures the GPU).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from runner.recipe.recipe import Recipe
 from runner.recovery.run import run_with_recovery
 from runner.train.data.source import DataPreparation
 from runner.train.data.tokenizer import load_tokenizer
+from runner.train.kernels import find_kernel_times
 from runner.train.log import configure
 from runner.train.loop import LoopParts
 from runner.train.ports import Life
@@ -82,12 +83,11 @@ def _plug_together(
     checkpointer = build_checkpointer(recipe, ledger, log, device=pick_device(recipe, life.local_rank))
     stack.callback(checkpointer.close)
     control = Control.from_environment()
-    waits = None
+    waits = kernels = None
     if recipe.recovery.stragglers is not None:
-        if pick_device(recipe, life.local_rank).type == "cpu":
-            waits = PeerWaits()
-        else:
-            log.warning("slow ranks are not looked for on GPUs", setting="recovery.stragglers")
+        waits = PeerWaits()
+        if pick_device(recipe, life.local_rank).type == "cuda":
+            kernels = find_kernel_times(log)
     ledger.faults = ScheduledFaults.of_recipe(recipe, life.world_size, ledger)
     parts = LoopParts(
         recipe=recipe,
@@ -97,5 +97,6 @@ def _plug_together(
         faults=ledger.faults,
         stop_requested=lambda: control.stop_requested() is not None,
         waits=waits,
+        kernels=kernels,
     )
     return Trainer(parts, DataPreparation(recipe, recipe.recovery.rendezvous_timeout, log), *_prebuilt)

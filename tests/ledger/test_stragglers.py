@@ -7,9 +7,9 @@ from runner.ledger.events import PaceMeasured
 from runner.ledger.stragglers import Straggler, slow_ranks, stragglers_of
 
 
-def measured(rank: int, last: int, own: float, life: str = "a") -> Record:
+def measured(rank: int, last: int, own: float, life: str = "a", computed: float | None = None) -> Record:
     stamp = Stamp(t=1.0, m=1.0, node="n", rank=rank, life=f"{life}/{rank}", pid=rank)
-    return Record(PaceMeasured(last - 9, last, 10.0, own, 1.5), stamp, last)
+    return Record(PaceMeasured(last - 9, last, 10.0, own, 1.5, computed), stamp, last)
 
 
 def test_the_slow_rank_is_the_one_that_works_longer_than_the_median_of_the_others() -> None:
@@ -29,8 +29,19 @@ def test_comparisons_of_a_run_are_counted_by_rank_the_slowest_first() -> None:
         *(measured(0, 20, 7.0, "b"), measured(1, 20, 7.0, "b"), measured(2, 20, 7.0, "b")),
         measured(0, 30, 9.0, "b"),  # the others never said
     ]
-    assert stragglers_of(records) == [Straggler(1, 1, 3, 0.9, 0.4)]
+    assert stragglers_of(records) == [Straggler(1, "host", 1, 3, 0.9, 0.4)]
     slower = [measured(0, 40, 2.0), measured(1, 40, 8.0), measured(2, 40, 2.0)]
     assert [(slow.rank, slow.slow, slow.compared) for slow in stragglers_of([*records, *slower])] == [
         (1, 2, 4)
     ]
+
+
+def test_hosts_and_gpus_are_compared_each_with_their_like() -> None:
+    slow_host = [measured(0, 10, 8.0, computed=3.0), measured(1, 10, 2.0, computed=3.0)]
+    assert stragglers_of(slow_host) == [Straggler(0, "host", 1, 1, 0.8, 0.2)]
+    slow_gpu = [measured(0, 10, 4.0, computed=4.0), measured(1, 10, 4.0, computed=9.0)]
+    assert stragglers_of(slow_gpu) == [Straggler(1, "GPU", 1, 1, 0.9, 0.4)]
+
+
+def test_gpus_are_not_compared_where_one_was_not_measured() -> None:
+    assert stragglers_of([measured(0, 10, 4.0), measured(1, 10, 4.0, computed=9.0)]) == []
