@@ -105,6 +105,7 @@ class Manager:
             section, run_id, device, self._writing, log, successors=successors, skew=skew
         )
         self._save_pending = False  # the running copy becomes a save once it is complete
+        self._late = False  # a snapshot was due whose memory was not ready
         self._stalled = 0.0
         self._updates = 0
         self._finished = False
@@ -119,7 +120,7 @@ class Manager:
         staging, arena = self._prepared.prepare(life, state, self._exchange)
         staging.bind(state)
         self._staging = staging
-        self._save_pending = False
+        self._save_pending = self._late = False
         self._finished = False
         self._updates = 0
         self._stopping = StopTogether(self._exchange)
@@ -201,11 +202,12 @@ class Manager:
     def after_update(self, *, force_save: bool = False) -> float:
         """Snapshot and save where due."""
         began = time.perf_counter()
+        self._staging.started()
         self._settle(began)
         self._saves.notice()
         section, step = self._section, self._state.step
         save = (force_save or step % section.every == 0) and self._saves.due(step) and self._saves.turn(step)
-        snapshot = section.snapshot_every is not None and step % section.snapshot_every == 0
+        snapshot = self._late or (section.snapshot_every is not None and step % section.snapshot_every == 0)
         if save or snapshot:
             self._stage(save, began)
         return time.perf_counter() - began
@@ -247,6 +249,10 @@ class Manager:
             if save:
                 raise RunError("checkpoint: no staging buffer is free, and no writer reads one")
             return  # a snapshot between two saves, while both other buffers are in use
+        if not save and not staging.ready(buffer):
+            self._late = True  # in the first steps of a process: taken after the next step instead
+            return
+        self._late = False
         staging.begin(buffer)
         self._save_pending = save
         self._stalled = time.perf_counter() - began

@@ -116,6 +116,15 @@ class Staging:
 
     # --- snapshots
 
+    def started(self) -> None:
+        """A step is under way: memory that was not needed to get there may be made ready."""
+        if self._cuda:
+            self._pages.go_on()
+
+    def ready(self, buffer: Buffer) -> bool:
+        """Whether a snapshot may go to `buffer` without waiting for its memory."""
+        return not self._cuda or self._pages.ready(buffer.index)
+
     def begin(self, buffer: Buffer) -> None:
         """Start to copy the live state into `buffer`."""
         assert self._state is not None

@@ -127,8 +127,8 @@ class _Recovery(Section):
     """Longest such a stop may take before the run is killed. Above one step and one save, below the grace period of
     whatever sends the signal."""
     stragglers: StragglerSettings | None = None
-    """Look for slow ranks; `{}` takes the defaults. On CPUs: on a GPU the host cannot tell whom its device waits for.
-    Default: do not look."""
+    """Look for slow ranks; `{}` takes the defaults. Slow GPUs are found where NVRx's CUPTI module loads (its CUDA is
+    that of torch) and `every` is at least 3; slow hosts always. Default: do not look."""
 
 
 class NoRecovery(_Recovery):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from importlib import import_module
 from pathlib import Path
 
 import structlog
@@ -29,11 +30,18 @@ from runner.train.setup import ModelFactory, pick_device
 from runner.train.trainer import Trainer
 from runner.train.waiting import PeerWaits
 
+# What torch, numpy and NVRx import only when they come to it, in a worker's first step.
+_LATE_IMPORTS = (
+    "encodings.idna", "multiprocessing.popen_fork", "multiprocessing.popen_spawn_posix", "multiprocessing.queues",
+    "numpy.ma",
+)  # fmt: skip
 _prebuilt: list[ModelFactory] = []  # made by the fork server before it forks
 
 
 def preload(recipe_path: Path) -> None:
     """Import and build everything that does not need a rank, so that forked workers have it."""
+    for name in _LATE_IMPORTS:
+        import_module(name)
     recipe = read_resolved(recipe_path)
     try:
         _prebuilt.append(ModelFactory(recipe, load_tokenizer(recipe)))
