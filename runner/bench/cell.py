@@ -18,12 +18,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runner.bench.kubelet import next_backoff, peers_end_at
 from runner.bench.suite import Cell, Suite
 from runner.errors import FINAL, InputError
+from runner.launch.process import die_with_parent
 from runner.report.view import LABEL_FILE
 
 GRACE = 60.0
@@ -183,9 +185,17 @@ def _sleep(seconds: float) -> None:
 
 
 def _run(argv: list[str], log: Any, deadline: float) -> int | None:
-    """The exit code; None where the deadline came first. The run has a session of its own and is never left behind."""
+    """The exit code; None where the deadline came first. The run has a session of its own and is never left behind.
+
+    Nor is it where this process is killed: the next one would remove the folder of a run that goes on.
+    """
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=partial(die_with_parent, os.getpid()),
     )
     try:
         return process.wait(max(0.0, deadline - time.monotonic()))

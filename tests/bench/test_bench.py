@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -252,6 +253,25 @@ def test_a_stopped_bench_leaves_no_run_behind_and_the_cell_is_not_done(tmp_path:
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert finished_before(tmp_path / "cell", cell()) is None
+
+
+def test_a_killed_bench_takes_its_run_along(tmp_path: Path) -> None:
+    sleep = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    program = (
+        "import sys\nfrom runner.bench.cell import _run\n"
+        f"_run([sys.executable, '-c', {sleep!r}], open('/dev/null', 'ab'), 1e12)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as bench:
+        end = time.monotonic() + 30
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        bench.kill()
+    stat = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while stat.read_text().split()[2] != "Z":  # where nobody collects orphans
+            assert time.monotonic() < end
+            time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
