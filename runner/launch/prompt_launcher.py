@@ -8,6 +8,9 @@ At every restart the launcher of NVRx 0.6 and 0.7 spends two seconds asleep:
   Here it goes on to the round that is open first, which is what NVRx does after its first look.
 
 All else, arguments included, is NVRx's own; releases without these waits are left as they are.
+
+What it forks, its rank monitors, dies with it, although nobody may be left to end them: `kill -9 %1` takes the whole
+command at once.
 """
 
 from __future__ import annotations
@@ -18,9 +21,12 @@ import inspect
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
+
+from runner.launch.process import die_with_parent
 
 GRACE = 1.0  # seconds, as in NVRx
 _POLL = 0.01
@@ -90,8 +96,27 @@ def shorten_installed() -> set[str]:
     return shorten(launcher, state)
 
 
+def take_along() -> None:
+    """Have what this process forks from now on die with it.
+
+    Only what the main thread forks: the kernel would send the signal already when another thread ends.
+    """
+    forking: list[int] = []
+
+    def before() -> None:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        forking[:] = [os.getpid()] if in_main_thread else []
+
+    def in_child() -> None:
+        if forking:
+            die_with_parent(forking[0])
+
+    os.register_at_fork(before=before, after_in_child=in_child)
+
+
 def main() -> None:
     """Run NVRx's launcher with this process's arguments."""
+    take_along()
     shorten_installed()
     sys.exit(importlib.import_module(f"{_PACKAGE}.launcher").main())
 

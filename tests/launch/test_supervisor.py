@@ -228,11 +228,15 @@ def test_two_runs_in_one_folder_are_refused(supervised):
     run.process.kill()
 
 
+@pytest.mark.parametrize(
+    "both", [True, slow(False)]
+)  # `kill -9 %1` takes the whole command: nobody is left to clear up
 @pytest.mark.parametrize("layer", ["ft_launcher+inprocess", *map(slow, LAYERS[:3])])
-def test_nothing_survives_the_killed_supervisor(supervised, layer):
+def test_nothing_survives_the_killed_supervisor(supervised, layer, both):
     run = supervised(layer, "3:0:hang")
     run.until((run.run / "fired-3-0-hang").exists)
-    os.kill(run.process.pid, signal.SIGKILL)
+    for pid in [run.process.pid, *(children_by_parent()[run.process.pid] if both else [])]:
+        os.kill(pid, signal.SIGKILL)
     run.wait()
     from leftovers import processes_of
 
