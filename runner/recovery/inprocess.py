@@ -53,6 +53,8 @@ class InprocessLayer:
         """Run to the end. Returns how it ended where it did not finish."""
         setup = self.setup
         self._meeting = setup.meet()
+        if setup.facts.rank != 0:  # which serves NVRx's store
+            self._meeting.await_server(setup.recipe.recovery.rendezvous_timeout)
         gc.collect()
         gc.freeze()  # NVRx collects garbage before each restart: what is imported by now need not be looked at again
         lives = wrap(
