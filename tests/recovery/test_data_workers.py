@@ -86,11 +86,22 @@ def test_workers_of_a_life_that_was_broken_into_are_no_fault_of_the_next(
     left = workers()
     later = make_batches(tmp_path)
     later.start(1, {})
-    assert len(workers()) == 2 and not set(workers()) & set(left)
-    assert list(later.micro_batches())
-    later.close()
+    try:
+        assert len(list(later.micro_batches())) == 2  # by now both workers have named themselves
+        assert len(workers()) == 2 and not set(workers()) & set(left)
+    finally:
+        later.close()
     for _ in range(10):  # torch's handler would raise here, or above
         time.sleep(0.02)
+    assert workers() == []
+
+
+def test_workers_are_killed_that_were_started_a_moment_ago(tmp_path: Path) -> None:
+    later = make_batches(tmp_path)
+    later.start(0, {})
+    began = time.monotonic()
+    later.close()
+    assert time.monotonic() - began < 4, "torch itself waits for each"
     assert workers() == []
 
 

@@ -120,7 +120,8 @@ class PackedBatches:
         self._forget_workers()
         loading, self._loading = self._loading, iter(())
         if isinstance(loading, _MultiProcessingDataLoaderIter):
-            for child in _data_workers():
+            # Those of this loader by name or not: one that was forked a moment ago has not named itself yet.
+            for child in {*_data_workers(), *loading._workers}:
                 child.kill()
                 child.join(_KILLED_WITHIN)
             loading._shutdown_workers()
