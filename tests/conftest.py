@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import compileall
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from runner.launch.network import free_port as find_free_port
-from runner.launch.network import is_free
+from runner.launch.network import ReservedPort
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # nvrx_releases.py serves several rooms
 
@@ -20,10 +21,14 @@ def pytest_sessionstart() -> None:
 
 
 @pytest.fixture
-def free_port() -> int:
-    """A port of which it and the one after it are free now."""
-    for _ in range(50):
-        port = find_free_port("127.0.0.1")
-        if port < 65535 and is_free(port) and is_free(port + 1):
-            return port
-    raise RuntimeError("no two neighbouring ports are free")
+def free_port() -> Iterator[int]:
+    """A port on which nothing listens; it and the one after it are kept for whoever names them."""
+    with contextlib.ExitStack() as held:
+        for _ in range(50):
+            port = held.enter_context(contextlib.closing(ReservedPort())).number
+            with contextlib.suppress(OSError, OverflowError):
+                held.enter_context(contextlib.closing(ReservedPort(port + 1)))
+                break
+        else:
+            raise RuntimeError("no two neighbouring ports are free")
+        yield port

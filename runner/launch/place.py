@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.emit.launcher import launch_environ, launcher_argv
 from runner.errors import ExitCode, InputError, RunError
-from runner.launch.network import free_port, is_free
+from runner.launch.network import ReservedPort
 from runner.launch.pod import NodePlace, pod_identity, wait_for_name
 from runner.recipe.recipe import Recipe
 
@@ -22,11 +22,13 @@ class Place:
         node_rank: 0 for the leader.
         endpoint: where the launchers meet, `host:port`.
         pod: what the cluster manager says, where there is one.
+        port: of the endpoint, kept for the launcher where that serves it.
     """
 
     node_rank: int
     endpoint: str | None
     pod: NodePlace | None
+    port: ReservedPort | None = field(default=None, compare=False, repr=False)
 
     @property
     def leader_elsewhere(self) -> str | None:
@@ -82,32 +84,37 @@ def find_place(recipe: Recipe, *, say: Callable[[str], None], stop_requested: Ca
     if pod is None:
         if cluster.nodes == 1:
             # On one node nobody else needs to know the port, and runs side by side do not meet.
-            return Place(0, f"127.0.0.1:{free_port('127.0.0.1')}", None)
+            port = ReservedPort()
+            return Place(0, f"127.0.0.1:{port.number}", None, port)
         rank = own_rank()
         if rank >= cluster.nodes:
             last = cluster.nodes - 1
             raise InputError(
                 f"NODE_RANK is {rank}, and cluster.nodes is {cluster.nodes}: the last node's is {last}"
             )
-        _check_port(recipe, leads=rank == 0)
-        return Place(rank, None, None)
+        return Place(rank, None, None, _reserve_port(recipe) if rank == 0 else None)
     endpoint = f"{pod.leader}:{cluster.rendezvous_port}"
     longest = cluster.kubernetes.leader_timeout if cluster.kubernetes else recipe.recovery.rendezvous_timeout
     timeout = longest.total_seconds()
     leads = pod.node_rank == 0
     if cluster.nodes > 1:
-        port = None if leads else cluster.rendezvous_port
-        if not wait_for_name(pod.leader, port=port, timeout=timeout, say=say, stop_requested=stop_requested):
+        awaited = None if leads else cluster.rendezvous_port
+        if not wait_for_name(
+            pod.leader, port=awaited, timeout=timeout, say=say, stop_requested=stop_requested
+        ):
             raise RunError("asked to stop while it waited for the leader", ExitCode.PREEMPTED)
-    _check_port(recipe, leads=leads)
-    return Place(pod.node_rank, endpoint, pod)
+    return Place(pod.node_rank, endpoint, pod, _reserve_port(recipe) if leads else None)
 
 
-def _check_port(recipe: Recipe, *, leads: bool) -> None:
-    """The launcher would not say so: it takes whatever listens there for its store, and waits."""
+def _reserve_port(recipe: Recipe) -> ReservedPort:
+    """The launcher would not say that it is taken: it takes whatever listens there for its store, and waits."""
     port = recipe.cluster.rendezvous_port
-    if leads and not is_free(port):
-        raise InputError(f"cluster.rendezvous_port: port {port} is taken on this node; choose another")
+    try:
+        return ReservedPort(port)
+    except OSError as error:
+        raise InputError(
+            f"cluster.rendezvous_port: port {port} is taken on this node; choose another"
+        ) from error
 
 
 def visible_gpus() -> int:

@@ -1,12 +1,13 @@
 """Where the ranks of one set of workers meet: address and port of the store that rank 0 will serve.
 
-The launchers differ. ft_launcher (NVRx 0.4.1) hands out a free port on rank 0's node. torchrun and later
+The launchers differ. ft_launcher (NVRx 0.4.1) hands out a port on rank 0's node that was free. torchrun and later
 ft_launchers hand out the port of their own store, which outlives its workers and may lie on another node than rank 0;
 there rank 0 picks a port of its own and tells the others through that store. Nothing in it may be keyed on the
 restart count: that starts again at 0 when one node's launcher is replaced. So every process asks under a name of its
 own, and rank 0 answers until each has confirmed this very answer.
 
-No server may run here yet: NVRx forks its monitor process later, and what listens then stays open in the fork.
+No server may run here yet: NVRx forks its monitor process later, and what listens then stays open in the fork. So
+rank 0 only reserves the port: its store will listen on it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import json
 import socket
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from torch.distributed import DistError, TCPStore
 
 from runner.errors import RunError
-from runner.launch.network import free_port
+from runner.launch.network import ReservedPort
 from runner.recovery.ranks import RankFacts
 
 _POLL_SECONDS = 0.02
@@ -32,10 +33,11 @@ _PREFIX = "nvrx-run/meeting"
 
 @dataclass(frozen=True)
 class Meeting:
-    """The store's host and port."""
+    """The store's host and port; `held` keeps it for rank 0's store."""
 
     address: str
     port: int
+    held: ReservedPort | None = field(default=None, compare=False, repr=False)
 
     def await_server(self, timeout: timedelta) -> None:
         """Return as soon as somebody listens there; at the latest after `timeout`, or a few seconds.
@@ -69,12 +71,14 @@ def meet(facts: RankFacts, timeout: timedelta) -> Meeting:
     """Agree on where rank 0 will serve the store.
 
     Raises:
-        RunError: not all ranks came within `timeout`.
+        RunError: not all ranks came within `timeout`; the launcher's port is taken by now.
     """
     if not facts.agent_store:
-        return Meeting(facts.master_addr, facts.master_port)
+        held = _reserve(facts.master_port) if facts.rank == 0 else None
+        return Meeting(facts.master_addr, facts.master_port, held)
     if facts.world_size == 1:
-        return Meeting("127.0.0.1", free_port())
+        held = ReservedPort()
+        return Meeting("127.0.0.1", held.number, held)
     try:
         agent = TCPStore(
             facts.master_addr, facts.master_port, is_master=False, timeout=timeout, wait_for_workers=False
@@ -86,9 +90,19 @@ def meet(facts: RankFacts, timeout: timedelta) -> Meeting:
         ) from error
 
 
+def _reserve(port: int) -> ReservedPort:
+    try:
+        return ReservedPort(port)
+    except OSError as error:  # a launcher that restarts its workers finds another port
+        raise RunError(
+            f"port {port}, which the launcher has chosen for the store of the ranks, is taken by now: {error.strerror}"
+        ) from error
+
+
 def _invite(agent: TCPStore, facts: RankFacts, timeout: timedelta) -> Meeting:
     token = uuid.uuid4().hex
-    place = Meeting(own_address(facts.master_addr), free_port())
+    held = ReservedPort()
+    place = Meeting(own_address(facts.master_addr), held.number, held)
     answer = json.dumps({"address": place.address, "port": place.port, "token": token})
     missing = set(range(1, facts.world_size))
     deadline = time.monotonic() + timeout.total_seconds()

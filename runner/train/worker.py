@@ -6,6 +6,7 @@ Where the supervisor runs a fork server, this process stays a thin client of it;
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from runner.launch.control import START_TIMEOUT
 from runner.launch.forkserver import SOCKET, ForkServer, ready_file, run_as_client
+from runner.launch.network import ReservedPort
 from runner.launch.presence import Presence
 from runner.launch.process import die_with_parent
 
@@ -27,7 +29,17 @@ def main() -> int:
         sys.stderr.write("usage: nvrx-worker RECIPE (started by nvrx-run, torchrun or ft_launcher)\n")
         return 2
     server = os.environ.get(SOCKET)
-    return run_as_client(server, _work) if server else _work()
+    with _launchers_port():
+        return run_as_client(server, _work) if server else _work()
+
+
+def _launchers_port() -> contextlib.AbstractContextManager[object]:
+    """Keeps the port that some launchers find free for the store of rank 0: until that listens, imports may be made."""
+    environ = os.environ
+    if environ.get("RANK") == "0" and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        with contextlib.suppress(OSError, ValueError):  # taken already: rank 0 will say so
+            return contextlib.closing(ReservedPort(int(environ.get("MASTER_PORT", ""))))
+    return contextlib.nullcontext()
 
 
 def fork_server_argv(worker: str, socket: Path, recipe: Path) -> list[str]:

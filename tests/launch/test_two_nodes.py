@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 from leftovers import processes_of
-from tinylab import expected, make_scripts, recipe_text
+from tinylab import expected, kept_port, make_scripts, recipe_text
 
-from runner.launch.network import free_port
 from runner.launch.process import descendants
 
 STEPS = 150
@@ -52,7 +51,7 @@ class Node:
 def test_loss_of_either_node_and_their_return(tmp_path):
     scripts = make_scripts(tmp_path)
     recipe = tmp_path / "recipe.yaml"
-    port = free_port()
+    port = kept_port()
     recipe.write_text(
         recipe_text(
             tmp_path,

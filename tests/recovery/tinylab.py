@@ -18,7 +18,7 @@ from nvrx_releases import release_environ
 
 from runner.emit.launcher import launch_environ, launcher_argv
 from runner.launch.forkserver import SOCKET, ready_file
-from runner.launch.network import free_port
+from runner.launch.network import ReservedPort
 from runner.launch.outcome import Outcome, outcome_folder
 from runner.launch.process import descendants
 from runner.recipe.recipe import Recipe
@@ -46,6 +46,15 @@ FAST_LAUNCHER = {
 }
 
 
+_KEPT: list[ReservedPort] = []
+
+
+def kept_port() -> int:
+    """A port that nobody but who names it gets as long as the tests run."""
+    _KEPT.append(ReservedPort())
+    return _KEPT[-1].number
+
+
 def recipe_text(folder: Path, layer: str, **changes: Any) -> str:
     """A recipe for the tiny worker; only training.steps and recovery matter to it."""
     recovery: dict[str, Any] = {
@@ -71,7 +80,7 @@ def recipe_text(folder: Path, layer: str, **changes: Any) -> str:
             "cluster": {
                 "accelerator": "cpu",
                 "processes_per_node": changes.pop("ranks", 2),
-                "rendezvous_port": free_port(),
+                "rendezvous_port": kept_port(),
             },
             "output": {"folder": str(folder / "run")},
             **changes,
