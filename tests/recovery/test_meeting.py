@@ -1,4 +1,4 @@
-"""Where ranks meet is theirs alone, and they meet as soon as rank 0 is there; those that never meet end with a reason."""
+"""Where ranks meet is theirs alone, and they meet once rank 0 is there; those that never meet end with a reason."""
 
 from __future__ import annotations
 
