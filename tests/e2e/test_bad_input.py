@@ -62,7 +62,6 @@ def test_a_dataset_folder_that_is_not_there(tmp_path: Path) -> None:
     assert_one_clear_line(run, "dataset.path", "/no/such/folder")
 
 
-@pytest.mark.slow
 def test_prepared_data_that_are_damaged(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     tokens = prepare(load_recipe(run.recipe).recipe, ByteTokenizer()) / "tokens.bin"

@@ -34,7 +34,7 @@ def launched_with(run: Run) -> set[str]:
     return {event["versions"]["nvidia-resiliency-ext"] for event in run.events("LaunchStarted")}
 
 
-@pytest.mark.parametrize("version", [pytest.param(VERSIONS[0], marks=pytest.mark.slow), VERSIONS[1]])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_soft_and_hard_faults_end_bit_identical_under_every_release(
     tmp_path: Path, undisturbed: Run, version: str
 ) -> None:
