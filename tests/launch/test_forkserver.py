@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.launch.forkserver import how_ended
+from runner.launch.control import START_TIMEOUT, Control
+from runner.launch.forks import fork_server
+from runner.launch.forkserver import how_ended, ready_file
 
 SERVER = """
 import sys, os, signal, time
@@ -139,3 +141,19 @@ def test_without_a_server_the_client_runs_the_command_itself_and_says_so(tmp_pat
     _, errors = client.communicate(timeout=20)
     assert client.returncode == 55
     assert "does not answer" in errors
+
+
+def test_what_the_server_of_the_launch_before_has_left_is_not_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower whose leader was on its way out launches once more, in the same control folder."""
+    left = [tmp_path / "fork-server", ready_file(tmp_path / "fork-server")]
+    for path in left:
+        path.touch()
+    monkeypatch.setattr("runner.train.worker.fork_server_argv", lambda *_: ["sleep", "60"])
+    environment = os.environ | {START_TIMEOUT: "30"}
+    with (
+        (tmp_path / "log").open("wb") as log,
+        fork_server(tmp_path / "recipe.yaml", environment, log, Control(tmp_path)),
+    ):
+        assert not any(path.exists() for path in left)
