@@ -6,10 +6,12 @@ Where the supervisor runs a fork server, this process stays a thin client of it;
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import os
 import sys
+import threading
 from pathlib import Path
 
 from runner.launch.control import START_TIMEOUT
@@ -75,4 +77,22 @@ def _serve(socket: Path, recipe: str) -> int:
     faulthandler.cancel_dump_traceback_later()
     ready_file(socket).touch()
     server.serve()
-    return _work()  # only forked workers come here
+    return _forked_work()
+
+
+def _forked_work() -> int:
+    """A forked worker's part. It leaves like any forked process: what its parent has imported is not its to take down.
+
+    With torch, transformers and a CUDA context that would take most of a second, for which the launcher waits.
+    """
+    try:
+        code = _work()
+    except SystemExit as error:
+        if not isinstance(error.code, int):
+            raise
+        code = error.code
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as an interpreter's own end does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
