@@ -93,6 +93,7 @@ def _forked_work() -> int:
         code = error.code
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as an interpreter's own end does
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
     os._exit(code)
