@@ -15,6 +15,7 @@ from runner.recipe.recipe import Recipe
 MEETING_OVER = re.compile(
     r"Rendezvous(Closed|Connection)Error|DistNetworkError|DistStoreError|Broken pipe|Connection (reset|refused)"
 )
+_NAMES_ERROR = re.compile(r"\w(Error|Exception)\b")
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,11 @@ def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
 
 
 def _last_line(log: Path) -> str:
+    """The last line that names an error, or else the last one: other processes may have written after it."""
     lines = [
         line.strip()
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
         if line.strip(" =-\t")
     ]
-    return lines[-1][:300] if lines else "it printed nothing"
+    errors = [line for line in lines if _NAMES_ERROR.search(line)]
+    return (errors or lines or ["it printed nothing"])[-1][:300]

@@ -8,7 +8,7 @@ import pytest
 from tinylab import recipe_text
 
 from runner.errors import ExitCode
-from runner.launch.verdict import Watch, conclude
+from runner.launch.verdict import MEETING_OVER, Watch, conclude
 from runner.recipe.load import load_recipe
 
 
@@ -29,3 +29,15 @@ def test_the_cause_is_named(tmp_path: Path, watch: Watch, says: str) -> None:
     log.write_text("no such option\n=========\n")
     verdict = conclude([], watch, load_recipe(path).recipe, log)
     assert (verdict.exit_code, verdict.message) == (ExitCode.CRASHED, says)
+
+
+def test_an_error_is_not_hidden_by_what_another_process_prints_after_it(tmp_path: Path) -> None:
+    path, log = tmp_path / "recipe.yaml", tmp_path / "launcher.log"
+    path.write_text(recipe_text(tmp_path, "none"))
+    log.write_text(
+        "Traceback (most recent call last):\n  File x\n"
+        "torch.elastic.RendezvousClosedError: closed\n/x.py:1: a warning\n"
+    )
+    verdict = conclude([], Watch(launcher_status=1), load_recipe(path).recipe, log)
+    assert verdict.message.endswith("torch.elastic.RendezvousClosedError: closed")
+    assert MEETING_OVER.search(verdict.message)
