@@ -152,16 +152,17 @@ class Deaths:
         """How it ended; empty while nobody says."""
         code = how_ended(self._forks, death.sign.pid) if self._forks is not None else None
         if code is not None:
-            return _status(code)
+            return status_name(code)
         said = self._said(death.sign.local_rank)
-        return _status(int(said[death.said_before])) if len(said) > death.said_before else ""
+        return status_name(int(said[death.said_before])) if len(said) > death.said_before else ""
 
     def _said(self, local_rank: int) -> list[bytes]:
         pattern = rb"failed \(exitcode: (-?\d+)\) local_rank: %d \(pid: \d+\)" % local_rank
         return re.findall(pattern, self._log.read_bytes())
 
 
-def _status(code: int) -> str:
+def status_name(code: int) -> str:
+    """How a process ended that returned `code`, negative for a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:

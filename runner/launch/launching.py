@@ -164,7 +164,7 @@ class Launch:
             now = time.monotonic()
             if show is not None:
                 show()
-            workers.look()
+            workers.look(launcher_killed=(launcher.poll() or 0) < 0)
             if beside.look():
                 say(f"the fork server hung in its imports and was killed (recovery.start_timeout): see {log}")
             if leader.gone_for() > _FAREWELL:

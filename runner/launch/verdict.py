@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.errors import ExitCode
-from runner.launch.deaths import Death
+from runner.launch.deaths import Death, status_name
 from runner.launch.outcome import Outcome, decide
 from runner.recipe.recipe import Recipe
 
@@ -89,11 +89,9 @@ def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
         return chosen.message
     if not watch.workers_came:
         return None
-    return (
-        "the launcher was killed"
-        if watch.launcher_status < 0 and not watch.stop_requested
-        else "a worker failed"
-    )
+    if watch.launcher_status < 0 and not watch.stop_requested:
+        return f"the launcher was killed ({status_name(watch.launcher_status)})"
+    return "a worker failed"
 
 
 def _last_line(log: Path) -> str:

@@ -58,12 +58,19 @@ class Workers:
         self._restarts = 0
         self._hopeless = self._window_spent = ""
 
-    def look(self) -> None:
-        """Take in what has happened since the last look; kill what is frozen and cannot be ended otherwise."""
+    def look(self, *, launcher_killed: bool = False) -> None:
+        """Take in what has happened since the last look; kill what is frozen and cannot be ended otherwise.
+
+        Args:
+            launcher_killed: a signal has ended the launcher. Workers die with it: that is no fault of theirs.
+        """
         deaths = self._deaths
         for sign in self._roll.newcomers():
             deaths.expect(sign)
-        found = [deaths.add(sign, self._outcomes.outcomes()) for sign in self._roll.dead()]
+        gone = self._roll.dead()
+        if launcher_killed and not deaths.all and not any(one.exit_code for one in self._outcomes.outcomes()):
+            gone = []
+        found = [deaths.add(sign, self._outcomes.outcomes()) for sign in gone]
         found += [deaths.add_overdue(overdue) for overdue in self._overdue.kill(time.monotonic())]
         for death in found:
             if death is not None:
@@ -97,7 +104,7 @@ class Workers:
         until = time.monotonic() + _LAST_ENDS
         while self._roll.any_lives() and time.monotonic() < until:
             time.sleep(_POLL)
-        self.look()
+        self.look(launcher_killed=launcher_status < 0)
         self._deaths.settle(finally_=True)
         launcher = self._launcher
         return Watch(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tiny_recipe import TINY, changed
 
+from runner.faults.records import read_records
 from runner.launch.deaths import Deaths
 from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
 from runner.launch.presence import Roll, WorkerSign
@@ -87,6 +88,18 @@ def test_a_frozen_worker_that_outlives_its_launcher_for_a_moment_is_the_one_that
     threading.Timer(0.3, frozen.kill).start()
     (death,) = workers.settle(1, "").deaths
     assert str(death) == "rank 0 hung, and was stopped"
+    ledger.close()
+
+
+def test_workers_that_die_with_their_killed_launcher_are_not_to_blame(
+    tmp_path: Path, worker: Callable[[int], subprocess.Popen[bytes]]
+) -> None:
+    workers, run, ledger = watched(tmp_path, "ft_launcher")
+    one = worker(0)
+    workers.look()
+    one.kill()
+    watch = workers.settle(-signal.SIGKILL, "")
+    assert watch.deaths == [] and read_records(run) == []
     ledger.close()
 
 

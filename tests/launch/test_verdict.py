@@ -17,7 +17,7 @@ from runner.recipe.load import load_recipe
     [
         (
             Watch(launcher_status=-9, workers_came=True),
-            "the launcher was killed; the same command resumes the run",
+            "the launcher was killed (SIGKILL); the same command resumes the run",
         ),
         (Watch(launcher_status=1, workers_came=True), "a worker failed; the same command resumes the run"),
         (Watch(launcher_status=1), "the launcher failed before any worker started: no such option"),
