@@ -30,6 +30,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from runner.bench.mistakes import mistakes_of
 from runner.errors import InputError
 from runner.recipe.fields import Duration
 from runner.recipe.text import read_regular
@@ -151,8 +152,8 @@ def load_suite(path: Path) -> Suite:
     try:
         return Suite.model_validate(data)
     except ValidationError as error:
-        mistakes = [f"{'.'.join(map(str, e['loc'])) or 'suite'}: {e['msg']}" for e in error.errors()]
-        raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes)) from error
+        root = yaml.compose(text.decode(), Loader=_Loader)
+        raise InputError("\n".join(mistakes_of(error, path, root, {0: Suite, 2: Experiment}))) from error
 
 
 def parse_override(text: str) -> Fragment:

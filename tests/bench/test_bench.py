@@ -135,10 +135,35 @@ def test_pieces_merge_and_replace() -> None:
 
 def test_all_mistakes_of_a_suite_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "s.yaml"
-    path.write_text("name: Bad Name\nrecipe: r.yaml\nrepeat: 2\nexperiments: []\n")
+    path.write_text(
+        "name: Bad Name\nrecipy: r.yaml\nrepeats: many\nexperiments:\n  - nam: saves\n    axes:\n      mode:\n"
+        "        Sync!: {}\n        async: {needs_gpus: -1}\n      every: []\n  - 7\n"
+    )
     assert main([str(path)]) == 2
-    error = capsys.readouterr().err
-    assert all(word in error for word in ("name:", "repeat:", "experiments:")) and "Traceback" not in error
+    texts = "wants lower-case letters, digits, `.`, `+` and `-`, as its folder is called so"
+    assert capsys.readouterr().err.replace(f"nvrx-bench: {path}:", "").splitlines() == [
+        f"1:1: name: {texts}, not 'Bad Name'",
+        "1:1: recipe: is missing; is it `recipy`?",
+        "2:1: recipy: no such key; did you mean `recipe`?; known here: name, recipe, common, repeats, timeout, "
+        "max_restarts, keep_checkpoints, experiments",
+        "3:1: repeats: wants an integer, not 'many'",
+        "5:5: experiments.0.nam: no such key; did you mean `name`?; known here: name, common, axes",
+        "5:5: experiments.0.name: is missing; is it `nam`?",
+        f"8:9: experiments.0.axes.mode.Sync!: {texts}, not 'Sync!'",
+        "9:17: experiments.0.axes.mode.async.needs_gpus: input should be greater than or equal to 0, not -1",
+        "10:7: experiments.0.axes.every: wants a mapping (key: value)",
+        "11:5: experiments.1: wants a mapping (key: value), not 7",
+    ]
+
+
+@pytest.mark.parametrize(("text", "what"), [("- a\n", ""), ("", ", not None")])
+def test_a_file_that_holds_no_suite_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, what: str
+) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    assert main([str(path)]) == 2
+    assert capsys.readouterr().err == f"nvrx-bench: {path}:1:1: suite: wants a mapping (key: value){what}\n"
 
 
 def test_no_cell_runs_where_one_is_no_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
