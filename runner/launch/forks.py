@@ -46,10 +46,7 @@ def fork_server(
     from runner.train.worker import fork_server_argv
 
     socket = control.folder / "fork-server"
-    for left in (
-        socket,
-        ready_file(socket),
-    ):  # by the server of this command's launch before, which was killed
+    for left in (socket, ready_file(socket)):  # by the server of this command's last launch, which was killed
         left.unlink(missing_ok=True)
     worker = str(Path(sys.executable).parent / "nvrx-worker")
     argv = fork_server_argv(worker, socket, recipe_path)
