@@ -72,9 +72,8 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
 
 def _wait(child: int, told: int, signals: frozenset[signal.Signals], recipe: Recipe) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # it has ended in this moment, or hears of more signals than it counts
+        # It may have ended in this moment, or hear of more signals than it counts.
+        with contextlib.suppress(OSError):
             os.write(told, bytes([number]))
 
     for number in signals:

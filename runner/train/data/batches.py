@@ -24,9 +24,8 @@ from runner.train.data.packed import PackedTokens
 from runner.train.data.watch import Watched
 
 _KILLED_WITHIN = 5.0  # seconds
-_with_workers: weakref.WeakSet[PackedBatches] = (
-    weakref.WeakSet()
-)  # those that have started and were not closed
+# Those that have started workers and were not closed.
+_with_workers: weakref.WeakSet[PackedBatches] = weakref.WeakSet()
 
 
 class BatchSource(Protocol):
@@ -131,9 +130,8 @@ class PackedBatches:
         """Have torch's signal handler take the end of workers for no fault any more."""
         loading = self._loading
         if isinstance(loading, _MultiProcessingDataLoaderIter) and loading._worker_pids_set:
-            with contextlib.suppress(
-                ValueError
-            ):  # done, by a `close` that was broken into before it could note it
+            # Done already where a `close` was broken into before it could note it.
+            with contextlib.suppress(ValueError):
                 signal_handling._remove_worker_pids(id(loading))
             loading._worker_pids_set = False
 
