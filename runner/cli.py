@@ -163,13 +163,13 @@ def _write(args: argparse.Namespace, text: str) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    stop_before_start()
-    from runner.launch.supervisor import run
+    with stop_before_start():
+        from runner.launch.supervisor import run
 
-    go_on_unread()
-    working_folder()  # the run's paths start there
-    loaded = _load(args)
-    _refuse_what_is_installed(loaded)
+        go_on_unread()
+        working_folder()  # the run's paths start there
+        loaded = _load(args)
+        _refuse_what_is_installed(loaded)
     return run(loaded, verbose=args.verbose)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.launch.network import ReservedPort
+from runner.launch.signals import Handler, put_back
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # nvrx_releases.py serves several rooms
 
@@ -18,6 +20,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # nvrx_releases.py ser
 def pytest_sessionstart() -> None:
     """Tests start hundreds of processes: compile the product once, also where Python is told to keep no bytecode."""
     compileall.compile_dir(Path(__file__).resolve().parents[1] / "runner", quiet=1)
+
+
+def _handlers() -> dict[signal.Signals, Handler]:
+    # SIGALRM is pytest-timeout's.
+    return {number: signal.getsignal(number) for number in signal.Signals if number != signal.SIGALRM}
+
+
+@pytest.fixture(autouse=True)
+def signals_mean_what_they_meant() -> Iterator[None]:
+    """Whoever installs a signal's handler, or blocks a signal, in this process must undo it."""
+    handlers, blocked = _handlers(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    changed = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != handler}
+    put_back(changed)
+    mask = signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    assert not changed, f"handlers left behind: {[number.name for number in changed]}"
+    assert mask == blocked
 
 
 @pytest.fixture

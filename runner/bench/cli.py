@@ -17,6 +17,7 @@ from runner.arguments import Parser, a_path, working_folder
 from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
 from runner.bench.suite import Cell, Suite, cells_of, load_suite, parse_override
 from runner.errors import ExitCode, InputError, RunError
+from runner.launch.signals import put_back
 from runner.report.summary import seconds, table
 from runner.streams import OutputLost, complain, write_out
 
@@ -36,9 +37,9 @@ _ASK_TO_STOP = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 where every cell was run to its end (or left out for want of GPUs), 1 where one was not."""
     arguments = _parser().parse_args(argv)
-    for number in _ASK_TO_STOP:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, _stop)
+    # Under nohup one of them is ignored, and stays so.
+    heard = [number for number in _ASK_TO_STOP if signal.getsignal(number) is not signal.SIG_IGN]
+    former = {number: signal.signal(number, _stop) for number in heard}
     try:
         return _bench(arguments)
     except Stopped:
@@ -48,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in str(error).splitlines():
             complain(f"nvrx-bench: {line}")
         return int(error.exit_code)
+    finally:
+        put_back(former)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -9,8 +9,9 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.errors import RunError
 from runner.streams import complain
@@ -18,6 +19,8 @@ from runner.streams import complain
 if TYPE_CHECKING:
     from runner.launch.control import Control
     from runner.recipe.recipe import Recipe
+
+Handler = Callable[[int, FrameType | None], Any] | int | None
 
 # What a recipe may name, and what it names by default; until it is read, these stop a run.
 _EARLY = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
@@ -30,14 +33,28 @@ class Stopped(BaseException):
     """A signal asks a run to stop that has not begun. No error: whoever catches those must not catch this."""
 
 
-def stop_before_start() -> None:
-    """Until `hold_back`, a signal that asks a run to stop ends the command: there is nothing to be saved."""
+@contextlib.contextmanager
+def stop_before_start() -> Iterator[None]:
+    """Until `hold_back`, a signal that asks a run to stop ends the command: there is nothing to be saved.
+
+    Where the run is refused in here, the signals mean again what they meant before; else `hold_back` takes over.
+    """
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Stopped(signal.Signals(number).name)
 
-    for number in _EARLY:
-        signal.signal(number, stop)
+    former = {number: signal.signal(number, stop) for number in _EARLY}
+    try:
+        yield
+    except BaseException:
+        put_back(former)
+        raise
+
+
+def put_back(handlers: Mapping[signal.Signals, Handler]) -> None:
+    """Install again the handlers that `signal.signal` returned when others took their place."""
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not one of Python's
 
 
 def stop_signals(recipe: Recipe) -> frozenset[signal.Signals]:

@@ -315,10 +315,13 @@ def test_a_second_interrupt_does_not_break_into_the_end_of_the_run(
 
     monkeypatch.setattr(cli, "_bench", bench)
     before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    for one in before:
-        signal.signal(one, signal.SIG_DFL)
     try:
+        for one in before:
+            signal.signal(one, signal.SIG_DFL)
         assert main(["suite.yaml"]) == 130
+        assert {signal.getsignal(one) for one in before} == {signal.SIG_DFL}, (
+            "others may go on in this process"
+        )
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tinylab import recipe_text
 
 from runner.errors import ExitCode, RunError
 from runner.launch.control import Control
-from runner.launch.signals import StopRequests, stop_signals
+from runner.launch.signals import StopRequests, put_back, stop_before_start, stop_signals
 from runner.recipe.load import load_recipe
 
 NVRX_RUN = str(Path(sys.executable).with_name("nvrx-run"))
@@ -39,6 +40,15 @@ def test_a_stop_before_anything_is_started_ends_with_the_code_for_it(number: sig
     assert done.stderr == (
         f"nvrx-run: {number.name}: stopped before anything was started; the same command starts it\n"
     )
+
+
+def test_a_run_that_is_refused_leaves_signals_as_they_were() -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    with pytest.raises(RunError), stop_before_start():
+        assert all(signal.getsignal(number) not in before for number in numbers)
+        raise RunError("refused")
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 @pytest.mark.parametrize("action", [[], ["--checkpoints"]])
@@ -67,6 +77,15 @@ def requests_with_relay(tmp_path: Path) -> tuple[StopRequests, int]:
     return StopRequests(loaded.recipe, heard), told
 
 
+@pytest.fixture
+def handlers_put_back() -> Iterator[None]:
+    """A supervisor listens to its last moment; a test does not."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGHUP)}
+    yield
+    put_back(before)
+
+
+@pytest.mark.usefixtures("handlers_put_back")
 def test_a_signal_to_all_processes_of_the_command_is_one_wish(tmp_path: Path) -> None:
     requests, told = requests_with_relay(tmp_path)
     requests.listen()
@@ -95,6 +114,7 @@ def test_the_end_of_a_terminal_asks_to_stop_unless_nohup_has_it_ignored(tmp_path
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("handlers_put_back")
 def test_a_signal_to_the_supervisor_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.launch.signals._SAME_SIGNAL", 0.0)
     requests, _ = requests_with_relay(tmp_path)
