@@ -17,6 +17,9 @@ from runner.launch.silence import Silent, hung_ranks
 from runner.streams import complain
 
 _PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended
+_MOMENT = 0.5  # seconds until the same of one of several that vanished together
+_POLL = 0.01
+_CLOSED = signal.SIGTERM.name  # what launchers end the peers of a dead worker with
 _SAME_DEATH = 3  # a worker that dies so often after the same step is not mended by another start
 
 
@@ -75,6 +78,20 @@ class Deaths:
         """
         self._said_before[sign.pid] = len(self._said(sign.local_rank))
 
+    def in_order(self, gone: list[WorkerSign]) -> list[WorkerSign]:
+        """Workers that vanished between two looks, those first that nobody ended.
+
+        A launcher ends the peers of a dead worker with SIGTERM. On a busy machine the look comes when they are gone,
+        too, and theirs is no fault. How each ended is known a moment later than that it did.
+        """
+        until = time.monotonic() + _MOMENT
+        while True:
+            how = {sign.pid: self._how_it_ended(sign) for sign in gone}
+            known = [status for status in how.values() if status]
+            if len(known) == len(gone) or set(known) - {_CLOSED} or time.monotonic() > until:
+                return sorted(gone, key=lambda sign: (how[sign.pid] == _CLOSED, not how[sign.pid]))
+            time.sleep(_POLL)
+
     def add(self, sign: WorkerSign, outcomes: list[Outcome]) -> Death | None:
         """A worker vanished. Nothing where the launcher took it down because of another one of the same start."""
         if any(death.sign.restart == sign.restart for death in self.all) or any(
@@ -106,7 +123,7 @@ class Deaths:
         for death in self.all:
             if death.status or (death.recorded and not finally_):
                 continue
-            death.status = self._how(death)
+            death.status = self._how_it_ended(death.sign, death.said_before)
             if death.recorded:
                 continue
             if not death.status and not finally_ and time.time() < death.seen + _PATIENCE:
@@ -148,13 +165,14 @@ class Deaths:
                 f"nvrx-run: what is known about a fault cannot be written: {self._folder}: {error.strerror}"
             )
 
-    def _how(self, death: Death) -> str:
+    def _how_it_ended(self, sign: WorkerSign, said_before: int | None = None) -> str:
         """How it ended; empty while nobody says."""
-        code = how_ended(self._forks, death.sign.pid) if self._forks is not None else None
+        code = how_ended(self._forks, sign.pid) if self._forks is not None else None
         if code is not None:
             return status_name(code)
-        said = self._said(death.sign.local_rank)
-        return status_name(int(said[death.said_before])) if len(said) > death.said_before else ""
+        before = self._said_before.get(sign.pid, 0) if said_before is None else said_before
+        said = self._said(sign.local_rank)
+        return status_name(int(said[before])) if len(said) > before else ""
 
     def _said(self, local_rank: int) -> list[bytes]:
         pattern = rb"failed \(exitcode: (-?\d+)\) local_rank: %d \(pid: \d+\)" % local_rank

@@ -68,6 +68,9 @@ class Workers:
         for sign in self._roll.newcomers():
             deaths.expect(sign)
         gone = self._roll.dead()
+        if gone:
+            gone += self._roll.dead()  # the one that died first may have done so behind the look's back
+            gone = deaths.in_order(gone) if len(gone) > 1 else gone
         if launcher_killed and not deaths.all and not any(one.exit_code for one in self._outcomes.outcomes()):
             gone = []
         found = [deaths.add(sign, self._outcomes.outcomes()) for sign in gone]

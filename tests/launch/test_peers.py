@@ -25,19 +25,20 @@ WORKER = """
 import sys, time
 from pathlib import Path
 from runner.launch.presence import Presence
-Presence(Path(sys.argv[1]), rank=0, local_rank=0, restart=int(sys.argv[2]))
+rank = int(sys.argv[3])
+Presence(Path(sys.argv[1]), rank=rank, local_rank=rank, restart=int(sys.argv[2]))
 print("here", flush=True)
 time.sleep(60)
 """
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
+def worker(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Starts workers of a start of the launcher."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(restart: int) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-c", WORKER, str(tmp_path), str(restart)]
+    def start(restart: int, rank: int = 0) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-c", WORKER, str(tmp_path), str(restart), str(rank)]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE)
         started.append(process)
         assert process.stdout is not None
@@ -135,3 +136,28 @@ def test_the_fork_server_knows_how_a_worker_ended_whatever_the_launcher_says(
     assert death is not None
     deaths.settle()
     assert str(death) == "rank 1 died (SIGSEGV)"
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("said_by", ["fork server", "launcher"])
+def test_of_two_that_vanished_between_two_looks_the_one_is_blamed_that_nobody_ended(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]], killed: int, said_by: str
+) -> None:
+    """On a busy machine the launcher has ended the peer before the supervisor looks; folders have no order."""
+    both = [worker(0, rank) for rank in (0, 1)]
+    workers, run, ledger = watched(tmp_path, "ft_launcher")
+    workers.look()
+    for rank, process in enumerate(both):
+        process.send_signal(signal.SIGKILL if rank == killed else signal.SIGTERM)
+        code = process.wait()
+        if said_by == "fork server":
+            (tmp_path / "ended").mkdir(exist_ok=True)
+            (tmp_path / "ended" / str(process.pid)).write_text(str(code))
+    if said_by == "launcher":  # which names the first one only
+        (tmp_path / "launcher.log").write_text(
+            f"failed (exitcode: -9) local_rank: {killed} (pid: 7) of binary: w\n"
+        )
+    workers.look()
+    workers.settle(1, "")
+    ledger.close()
+    assert [record.what for record in read_records(run)] == [f"rank {killed} died (SIGKILL)"]
