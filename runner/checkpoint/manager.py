@@ -34,6 +34,7 @@ from runner.train.ports import Ledger, Life, TrainState
 
 _MARGIN = timedelta(seconds=30)
 _FAREWELL = timedelta(minutes=5)  # longest wait for the others at the end of the run
+_LAST_CHANCE = timedelta(seconds=10)
 _LEAVE_PATIENCE = 5.0  # seconds that an abandoned save may take to notice when the process leaves
 _DELETE_PATIENCE = (
     15.0  # seconds that the end of a run waits for deletions; a pod that leaves has not much longer
@@ -64,6 +65,8 @@ def build_checkpointer(recipe: Recipe, ledger: Ledger, log: Log, *, device: torc
         skew=2 * recipe.recovery.start_timeout
         + _MARGIN,  # data and model; a rank that hangs there goes first
         run=OwnRun(recipe.run_folder, recipe.training.steps),
+        # The others must not lose their patience with this rank meanwhile.
+        last_chance=min(_LAST_CHANCE, recipe.recovery.process_group_timeout / 4),
     )
 
 
@@ -78,6 +81,7 @@ class Manager:
         successors: whether a respawned worker may go on from this one's snapshots.
         skew: longest wait for the other ranks at the start of a life.
         run: what the checkpoints are held against; None to believe them.
+        last_chance: longest time that a fault which ends the run waits for the running save.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Manager:
         successors: bool = True,
         skew: timedelta = timedelta(minutes=5),
         run: OwnRun | None = None,
+        last_chance: timedelta = _LAST_CHANCE,
     ) -> None:
         self._run = run
         self._section = section
@@ -100,7 +105,9 @@ class Manager:
         self._folder = CheckpointFolder(folder)
         self._retention = Retention(self._folder, section, log)
         self._writing = Writing(section, log, self._beat)
-        self._saves = RunningSave(section, self._writing, ledger, log, self._beat)
+        self._saves = RunningSave(
+            section, self._writing, ledger, log, self._beat, last_chance.total_seconds()
+        )
         self._prepared = Preparation(
             section, run_id, device, self._writing, log, successors=successors, skew=skew
         )
@@ -135,6 +142,7 @@ class Manager:
         )
         self._saves.bind(context, self._exchange, hashlib.sha256(life.attempt.encode()).hexdigest()[:8])
         life.on_abort(self.freeze)
+        life.on_last_fault(self._saves.last_chance)
         self._writing.bind(life.rank, arena, self._prepared.files)
 
     def restore(self) -> tuple[int, LoadSource]:

@@ -30,6 +30,7 @@ class RunningSave:
         writing: writes this rank's part.
         ledger, log: told how saves begin and end.
         beat: called while waiting.
+        last_chance: seconds that `last_chance` waits.
 
     Attributes:
         committed: steps on storage, as far as this rank knows.
@@ -37,7 +38,13 @@ class RunningSave:
     """
 
     def __init__(
-        self, section: CheckpointSection, writing: Writing, ledger: Ledger, log: Any, beat: Any
+        self,
+        section: CheckpointSection,
+        writing: Writing,
+        ledger: Ledger,
+        log: Any,
+        beat: Any,
+        last_chance: float = 0.0,
     ) -> None:
         self.committed: set[int] = set()
         self.failed: Outcome | None = None
@@ -46,6 +53,7 @@ class RunningSave:
         self._ledger = ledger
         self._log = log
         self._beat = beat
+        self._last_chance = last_chance
         self._job: SaveJob | None = None
 
     def bind(self, context: SaveContext, exchange: Exchange, tag: str) -> None:
@@ -171,6 +179,29 @@ class RunningSave:
         self._log.error("save failed", step=outcome.step, path=str(outcome.path), reason=outcome.reason)
         if self._section.on_error == "stop" and self.failed is None:
             self.failed = outcome
+
+    def last_chance(self) -> None:
+        """The run ends with a fault of this rank, and nobody goes on from its memory: let the running save end first.
+
+        What it writes was complete before the fault, and the other ranks, which wait for this one in a collective, see
+        to their parts. Only what is left of a write that is about to end is waited for.
+        """
+        job = self._job
+        if job is None:
+            return
+        end = time.monotonic() + self._last_chance
+        while job.is_alive() and job.outcome is None and time.monotonic() < end:
+            self._beat()
+            job.join(_PAUSE)
+        if job.outcome is not None:
+            self._job = None
+            self._conclude(job.outcome)
+        elif job.is_alive():
+            self._log.warning(
+                "save given up",
+                step=job.step,
+                because=f"a fault ends the run, and {self._last_chance:g} s were not enough",
+            )
 
     # --- give up
 

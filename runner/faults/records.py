@@ -48,6 +48,22 @@ class FaultRecord:
         """The fault without what differs between two runs of the same mistake (addresses, process ids)."""
         return re.sub(r"0x[0-9a-f]+|\bpid \d+", "?", self.what)
 
+    def __str__(self) -> str:
+        """The fault in one line."""
+        if self.kind == "died" or self.what.startswith("rank "):  # what names the rank, and how it ended
+            return f"{self.what} after step {self.step}"
+        return f"rank {self.rank} after step {self.step}: {self.what}"
+
+
+def cause_of(records: list[FaultRecord]) -> FaultRecord:
+    """Of the records of one life, that of the rank that had the fault first.
+
+    A rank that died or hung is to blame before one that raised: the others only noticed.
+    """
+    order = {"died": 0, "hang": 1, "exception": 2, "interrupted": 3}
+    causes = [record for record in records if not record.consequence] or records
+    return min(causes, key=lambda record: (order[record.kind], record.step, record.time))
+
 
 def records_folder(run_folder: Path) -> Path:
     """Where the records of a run lie."""

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from runner.faults.fired import FiredFaults
-from runner.faults.records import FaultRecord, damaged_records, read_records
+from runner.faults.records import FaultRecord, cause_of, damaged_records, read_records
 from runner.recipe.derived import world_size
 from runner.recipe.fault_schedule import fault_schedule
 from runner.recipe.recipe import Recipe
@@ -52,8 +52,7 @@ def post_mortem(run_folder: Path) -> str:
 
 def _block(number: int, records: list[FaultRecord]) -> str:
     """`records` are of one life."""
-    causes = [record for record in records if not record.consequence] or records
-    cause = min(causes, key=_blame)
+    cause = cause_of(records)
     lines = [
         f"{number}. {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(cause.time))} UTC, life {cause.attempt}, "
         f"layer {cause.layer}",
@@ -68,9 +67,3 @@ def _block(number: int, records: list[FaultRecord]) -> str:
         if record is not cause:
             lines.append(f"   rank {record.rank}: {record.kind} after step {record.step}: {record.what}")
     return "\n".join(lines)
-
-
-def _blame(record: FaultRecord) -> tuple[int, int, float]:
-    """A rank that died or hung is to blame before one that raised: the others only noticed. Then who was first."""
-    order = {"died": 0, "hang": 1, "exception": 2, "interrupted": 3}
-    return order[record.kind], record.step, record.time

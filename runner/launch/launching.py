@@ -25,6 +25,7 @@ from runner.launch.pod import LeaderWatch
 from runner.launch.printing import follow, say
 from runner.launch.run_folder import RunFolder
 from runner.launch.signals import StopRequests
+from runner.launch.silence import EmptyStacks, remove_leftover_stacks
 from runner.launch.terminal import offer_terminal
 from runner.launch.verdict import Verdict, Watch, conclude
 from runner.launch.watching import Workers
@@ -86,6 +87,8 @@ class Launch:
         self._recipe, self._place, self._folder, self._control = recipe, place, run_folder, control
         self._requests, self._parent, self._verbose = requests, parent, verbose
         self._watch = Watch()
+        assert control.folder is not None
+        self._empty_stacks = EmptyStacks(control.folder)
 
     def run(self, began: float) -> Launched:
         """To its end, with everything below this process ended.
@@ -96,6 +99,8 @@ class Launch:
         folder, recipe = self._folder, self._recipe
         argv = self._place.argv(recipe, folder.write_recipe())
         remove_leftovers(folder.run_id)  # of a launch whose machine was switched off
+        if self._place.node_rank == 0:
+            remove_leftover_stacks(folder.path)
         outcomes = OutcomeReader(folder.path, self._control.folder)
         note_earlier_launches(folder.path, self._control)
         ledger = LedgerWriter(folder.path, rank=-1, life=f"launch-{began:.0f}")
@@ -112,6 +117,7 @@ class Launch:
         finally:
             children.kill_descendants()
             remove_leftovers(folder.run_id)
+            self._empty_stacks.remove(time.monotonic(), all_gone=True)
             ledger.record(LaunchEnded(verdict.exit_code))
             ledger.close()
         if verdict.exit_code == ExitCode.DONE and self._place.node_rank == 0:
@@ -182,6 +188,7 @@ class Launch:
                 strays_at = now + _STRAYS_EVERY
                 children.kill_stray_orphans(launcher, *beside.processes)
                 children.reap_orphans(launcher, *beside.processes)
+                self._empty_stacks.remove(now)
         if show is not None:
             show()
 

@@ -48,6 +48,7 @@ class Outcome:
         restart: how often its launcher had restarted the workers before.
         consequence: True where the error only follows from a fault elsewhere (a peer's connection was closed).
         traceback: the Python traceback, shown with `--verbose`.
+        spent_by: where restarts in place are spent, the life whose fault spent the last; its records say what it was.
         time: wall clock, seconds.
     """
 
@@ -59,6 +60,7 @@ class Outcome:
     restart: int = 0
     consequence: bool = False
     traceback: str = ""
+    spent_by: str = ""
     time: float = field(default_factory=time.time)
 
     @property

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.launch.control import CONTROL, START_TIMEOUT
-from runner.launch.process import stat_fields
+from runner.launch.process import alive, state_of
 
 _PROGRESS = "progress"  # file in the control folder: the newest start of the workers that finished a step
 _WIDTH = 20  # digits of the step counter, rewritten in place at each step
@@ -197,7 +197,7 @@ class Roll:
                 continue
             self.seen_any = self.seen_any or sign.part != IMPORTS
             self.most_restarts = max(self.most_restarts, sign.restart)
-            if _state(sign.pid) in ("", "Z", "X"):
+            if not alive(sign.pid):
                 (self._folder / name).unlink(missing_ok=True)
                 dead.append(sign)
         return dead
@@ -211,20 +211,18 @@ class Roll:
         """Workers that live, of the same start as a dead one."""
         signs = [self._read(int(name)) for name in os.listdir(self._folder)]  # noqa: PTH208 - names are process ids
         return [
-            sign
-            for sign in signs
-            if sign is not None and sign.restart == dead.restart and _state(sign.pid) not in ("", "Z", "X")
+            sign for sign in signs if sign is not None and sign.restart == dead.restart and alive(sign.pid)
         ]
 
     def any_lives(self) -> bool:
         """Whether a worker that has signed, and not left, is there."""
-        return any(_state(int(name)) not in ("", "Z", "X") for name in os.listdir(self._folder))  # noqa: PTH208 - likewise
+        return any(alive(int(name)) for name in os.listdir(self._folder))  # noqa: PTH208 - likewise
 
     def frozen(self, longest: float) -> list[WorkerSign]:
         """Workers that have been stopped (SIGSTOP, not by a debugger) for more than `longest` seconds."""
         found, now = [], time.monotonic()
         for name in os.listdir(self._folder):  # noqa: PTH208 - names are process ids
-            if _state(int(name)) != "T":
+            if state_of(int(name)) != "T":
                 self._frozen_since.pop(int(name), None)
             elif now - self._frozen_since.setdefault(int(name), now) > longest:
                 sign = self._read(int(name))
@@ -251,9 +249,3 @@ class Roll:
             since=float(parts[6]),
             longest=float(parts[7]),
         )
-
-
-def _state(pid: int) -> str:
-    """The state letter of a process; empty where there is no such process."""
-    fields = stat_fields(pid)
-    return fields[0] if fields else ""

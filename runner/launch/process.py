@@ -58,6 +58,17 @@ def stat_fields(pid: int) -> list[str] | None:
     return text[text.rindex(")") + 2 :].split()
 
 
+def state_of(pid: int) -> str:
+    """The state letter of a process; empty where there is no such process."""
+    fields = stat_fields(pid)
+    return fields[0] if fields else ""
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    return state_of(pid) not in ("", "Z", "X")
+
+
 def started_at(pid: int) -> float:
     """Wall clock at which a process was created.
 

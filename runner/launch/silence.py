@@ -1,15 +1,22 @@
 """Which of several silent ranks is the one that hangs: from the stacks that each wrote before it was killed.
 
 When one rank hangs, all are silent for equally long, and ft_launcher kills the one whose monitor looks first. Shortly
-before, each rank's faulthandler has written its stacks to `faults/silent-rank<r>-<time>.txt`. Standard library only.
+before, each rank's faulthandler has written its stacks to `faults/silent-rank<r>-<time>.txt`. The file is there from
+the start of a life. Where nothing was written it goes with the life or, after a kill, by the supervisor's hand.
+Standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from runner.launch.process import alive
+from runner.streams import complain
 
 # What a main thread is in the middle of when it waits for other ranks. The second line: while it starts.
 WAITING = (
@@ -17,6 +24,9 @@ WAITING = (
     "/runner/recovery/meeting.py", "/runner/recovery/life.py", "/runner/train/data/source.py",
     "/runner/train/connect.py", "/runner/checkpoint/exchange.py",
 )  # fmt: skip
+_OURS = re.compile(r"silent-rank(\d+)-(\d+)\.txt")
+_ANNOUNCED = "silent"  # in the control folder: a file a worker, which names its file for stacks
+_SETTLED = 10.0  # seconds after which no supervisor of the run asks any more whether a dead worker was frozen
 
 
 def waits_for_peers(files: list[str]) -> bool:
@@ -30,6 +40,60 @@ def waits_for_peers(files: list[str]) -> bool:
         if "/torch/" not in file:
             return False
     return False
+
+
+def announce(control: Path, stacks: Path) -> None:
+    """Called by a worker: the file for its stacks, which its supervisor takes away if the worker cannot."""
+    folder = control / _ANNOUNCED
+    folder.mkdir(exist_ok=True)
+    (folder / str(os.getpid())).write_text(str(stacks))
+
+
+class EmptyStacks:
+    """The supervisor's view of its node's files for stacks. An empty one tells of a frozen rank, for a while.
+
+    Args:
+        control: the node's control folder.
+    """
+
+    def __init__(self, control: Path) -> None:
+        self._folder = control / _ANNOUNCED
+        self._gone: dict[str, float] = {}  # workers by process id, and when they were first found to be gone
+
+    def remove(self, now: float, *, all_gone: bool = False) -> None:
+        """Remove those to which a worker that is gone has written nothing.
+
+        Args:
+            now: monotonic time, seconds; what became of a worker is settled some seconds after its end.
+            all_gone: no worker of this node is left, and nobody asks any more what they hung in.
+        """
+        with contextlib.suppress(FileNotFoundError):  # no worker has announced any
+            for name in os.listdir(self._folder):  # noqa: PTH208 - names are process ids
+                if not all_gone and (alive(int(name)) or now < self._gone.setdefault(name, now) + _SETTLED):
+                    continue
+                path = Path((self._folder / name).read_text())
+                if path.name:  # else it was killed while it announced one
+                    remove_if_empty(path)
+                (self._folder / name).unlink(missing_ok=True)
+                self._gone.pop(name, None)
+
+
+def remove_leftover_stacks(run_folder: Path) -> None:
+    """Remove what launches that were killed with all they had started left empty. No worker of the run may be alive."""
+    for path in (run_folder / "faults").glob("silent-rank*.txt"):
+        if _OURS.fullmatch(path.name):
+            remove_if_empty(path)
+
+
+def remove_if_empty(path: Path) -> None:
+    """Remove a file that nothing was written to."""
+    try:
+        if path.stat().st_size == 0:
+            path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # nothing depends on it
+        complain(f"{path}: empty, and cannot be removed: {error.strerror}")
 
 
 @dataclass(frozen=True)
@@ -59,7 +123,7 @@ def hung_ranks(run_folder: Path, within: float, before: float) -> list[Silent]:
     """
     newest: dict[int, tuple[int, Path]] = {}
     for path in (run_folder / "faults").glob("silent-rank*.txt"):
-        match = re.fullmatch(r"silent-rank(\d+)-(\d+)\.txt", path.name)
+        match = _OURS.fullmatch(path.name)
         if match is None:  # not ours
             continue
         rank, made = int(match[1]), int(match[2])

@@ -67,10 +67,10 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
                 if os.getppid() != parent:  # killed: its folder is ours to remove
                     shutil.rmtree(control, ignore_errors=True)
                 os._exit(code)
-        return _wait(child, told, signals, loaded.recipe)
+        return _wait(child, told, signals, loaded.recipe, Path(control))
 
 
-def _wait(child: int, told: int, signals: frozenset[signal.Signals], recipe: Recipe) -> int:
+def _wait(child: int, told: int, signals: frozenset[signal.Signals], recipe: Recipe, control: Path) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
         # It may have ended in this moment, or hear of more signals than it counts.
         with contextlib.suppress(OSError):
@@ -91,20 +91,23 @@ def _wait(child: int, told: int, signals: frozenset[signal.Signals], recipe: Rec
             signal.signal(number, signal.SIG_IGN)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        _clean_up_after_supervisor(recipe)
+        _clean_up_after_supervisor(recipe, control)
         complain(f"nvrx-run: the supervisor was killed (signal {-code}); its workers were stopped")
         return int(ExitCode.CRASHED)
     return code
 
 
-def _clean_up_after_supervisor(recipe: Recipe) -> None:
-    """End what a killed supervisor has left on this node, and remove the run's shared memory once nobody uses it."""
+def _clean_up_after_supervisor(recipe: Recipe, control: Path) -> None:
+    """End what a killed supervisor has left here, then remove the run's shared memory and empty files for stacks."""
     from runner.checkpoint.shm import remove_leftovers
     from runner.launch.place import own_rank
     from runner.launch.run_folder import RunFolder
+    from runner.launch.silence import EmptyStacks
     from runner.recipe.resolve import resolve
 
-    if kill_descendants():  # stuck in the kernel: its memory is in use
+    left = kill_descendants()
+    EmptyStacks(control).remove(time.monotonic(), all_gone=True)
+    if left:  # stuck in the kernel: its memory is in use
         return
     try:
         with contextlib.closing(RunFolder(resolve(recipe, cwd=Path.cwd()), own_rank())) as folder:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runner.errors import ExitCode
+from runner.faults.records import cause_of, read_records
 from runner.launch.deaths import Death, status_name
 from runner.launch.outcome import Outcome, decide
 from runner.recipe.recipe import Recipe
@@ -53,6 +54,8 @@ class Watch:
 def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -> Verdict:
     """The verdict on a launch that has ended."""
     chosen = decide(outcomes)
+    if chosen is not None and chosen.spent_by:
+        chosen = replace(chosen, message=chosen.message + _last_fault(recipe.run_folder, chosen.spent_by))
     if chosen is not None and chosen.decisive:
         return Verdict(chosen.exit_code, chosen.message, chosen.traceback)
     if watch.hopeless:
@@ -92,6 +95,12 @@ def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
     if watch.launcher_status < 0 and not watch.stop_requested:
         return f"the launcher was killed ({status_name(watch.launcher_status)})"
     return "a worker failed"
+
+
+def _last_fault(run_folder: Path, life: str) -> str:
+    """What ended a life, as far as it is on record: all ranks have ended, and have said what they know."""
+    records = [record for record in read_records(run_folder) if record.attempt == life]
+    return f"; last fault: {cause_of(records)}" if records else ""
 
 
 def _last_line(log: Path) -> str:

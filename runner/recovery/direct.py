@@ -68,6 +68,8 @@ def run_direct(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | No
 def _failed(setup: WorkerSetup, life: ProcessLife, error: BaseException) -> Ending:
     coroner: Coroner = setup.coroner
     ending = coroner.exception(life, error)
+    if not ending.consequence and (ending.final or setup.layer == "none"):
+        life.last_words()
     life.end(describe(error))
     setup.life_failed(life, ending)
     coroner.conclude(life, ending)

@@ -35,6 +35,7 @@ class Ending:
         message: one line for the user.
         final: whether no layer may start the run again.
         consequence: whether this only follows from a fault elsewhere.
+        spent_by: where restarts in place are spent, the life whose fault spent the last.
     """
 
     exit_code: int
@@ -42,6 +43,7 @@ class Ending:
     final: bool
     consequence: bool = False
     traceback: str = ""
+    spent_by: str = ""
 
 
 def describe(error: BaseException) -> str:
@@ -220,6 +222,7 @@ class Coroner:
             restart=self._restart,
             consequence=ending.consequence,
             traceback=ending.traceback,
+            spent_by=ending.spent_by,
         )
         try:
             write_outcome(self._folder, outcome, self._last_word)

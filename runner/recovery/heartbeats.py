@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
+from runner.launch.silence import announce, remove_if_empty
 from runner.recovery.nvrx import connect_to_rank_monitor
 from runner.streams import complain
 
@@ -20,14 +21,17 @@ class Heartbeats:
 
     Args:
         stacks: file that the stacks of a silent rank go to.
+        control: the node's control folder, through which the supervisor learns of that file; None where there is none.
         alarm: silence after which they are written; below the launcher's heartbeat timeout.
     """
 
-    def __init__(self, stacks: Path, alarm: timedelta) -> None:
+    def __init__(self, stacks: Path, alarm: timedelta, control: Path | None = None) -> None:
         self._client = connect_to_rank_monitor()
         self._lock = threading.Lock()
         self._stacks: TextIO | None = None
         try:
+            if control is not None:
+                announce(control, stacks)
             stacks.parent.mkdir(parents=True, exist_ok=True)
             self._stacks = stacks.open("w", encoding="utf-8", errors="backslashreplace")
         except OSError as error:  # a full disk must not end a run that could go on
@@ -52,5 +56,4 @@ class Heartbeats:
         if self._stacks is None:
             return
         self._stacks.close()
-        if self._path.exists() and self._path.stat().st_size == 0:
-            self._path.unlink()
+        remove_if_empty(self._path)

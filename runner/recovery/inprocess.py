@@ -45,6 +45,7 @@ class InprocessLayer:
         self._min_world = self.settings.min_world_size or setup.facts.world_size
         self._window = WindowBudget(self.settings.window, "recovery.inprocess.window")
         self._fruitless = 0  # lives in a row without a finished step
+        self._last_failed = ""  # the life before this one
         self._counter = nvrx.FaultCounter(
             max_rank_faults=self.settings.max_rank_faults or self.settings.max_restarts
         )
@@ -81,6 +82,7 @@ class InprocessLayer:
         if self.life is not None:
             setup.ledger.record(TeardownEnded())
             self._fruitless = 0 if self.life.progressed else self._fruitless + 1
+            self._last_failed = self.life.attempt
             self.life = None
             self._window.restarted(time.monotonic())
         setup.pause_before_start(
@@ -134,7 +136,7 @@ class InprocessLayer:
 
     def _failed(self, life: WrappedLife, error: Exception) -> None:
         if isinstance(error, RestartsSpentError):
-            ending = Ending(int(error.exit_code), str(error), final=True)
+            ending = Ending(int(error.exit_code), str(error), final=True, spent_by=self._last_failed)
         else:
             ending = self.setup.coroner.exception(life, error)
         life.end(describe(error))
@@ -182,7 +184,7 @@ class InprocessLayer:
         if state.iteration > self.settings.max_restarts:
             code = ExitCode.CRASHED if self.combined else ExitCode.RESTART_BUDGET_SPENT
             what = f"{self.settings.max_restarts} in-process restarts are spent (recovery.inprocess.max_restarts)"
-            self.ending = Ending(int(code), what, final=not self.combined)
+            self.ending = Ending(int(code), what, final=not self.combined, spent_by=self._failed_life)
         else:
             what = f"{state.world_size} of {self.setup.facts.world_size} ranks are left, {self._min_world} are needed"
             self.ending = Ending(int(ExitCode.CRASHED), what, final=False, consequence=True)
@@ -193,13 +195,18 @@ class InprocessLayer:
                 if self._min_world < self.setup.facts.world_size:
                     return None  # the others go on without this rank; a launcher would stop them for a failed worker
                 limit = self._counter.max_rank_faults
-                what = f"more than {limit} faults on this rank (recovery.inprocess.max_rank_faults)"
+                what = f"rank {self.setup.facts.rank} had more than {limit} faults (recovery.inprocess.max_rank_faults)"
                 code = ExitCode.CRASHED if self.combined else ExitCode.RESTART_BUDGET_SPENT
-                self.ending = Ending(int(code), what, final=not self.combined)
+                self.ending = Ending(int(code), what, final=not self.combined, spent_by=self._failed_life)
             else:
                 self.ending = Ending(int(ExitCode.CRASHED), describe(error), final=False, consequence=True)
         self.setup.coroner.conclude(self.life or self.setup.facts.rank, self.ending)
         return self.ending
+
+    @property
+    def _failed_life(self) -> str:
+        """The life whose fault there is no restart for."""
+        return self.life.attempt if self.life is not None else self._last_failed
 
     def _given_up(self) -> bool:
         limit = self._counter.max_rank_faults

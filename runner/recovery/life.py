@@ -109,6 +109,7 @@ class ProcessLife:
         self._group_timeout = group_timeout
         self._ledger = ledger
         self._hooks: list[Callable[[], None]] = []
+        self._last_words: list[Callable[[], None]] = []
         self._over = threading.Event()
         self._over_lock = threading.Lock()
 
@@ -174,6 +175,22 @@ class ProcessLife:
                 self._hooks.append(hook)
                 return
         hook()
+
+    def on_last_fault(self, hook: Callable[[], None]) -> None:
+        """Run `hook` where a fault of this rank's own ends the run, ahead of `end`."""
+        self._last_words.append(hook)
+
+    def last_words(self) -> None:
+        """A fault of this rank's own ends the run: run the hooks for that, unless another has ended this life.
+
+        Raises:
+            Exception: what a hook raised, after all others have run.
+        """
+        if self.over:
+            return
+        with contextlib.ExitStack() as stack:
+            for hook in reversed(self._last_words):
+                stack.callback(hook)
 
     @property
     def over(self) -> bool:

@@ -70,7 +70,8 @@ class WorkerSetup:
         if settings is None or not self.facts.under_ft_launcher:
             return None
         name = f"silent-rank{self.facts.rank:05d}-{time.time_ns() // 1_000_000}.txt"
-        return Heartbeats(self.run_folder / "faults" / name, settings.rank_heartbeat_timeout * 0.9)
+        stacks, alarm = self.run_folder / "faults" / name, settings.rank_heartbeat_timeout * 0.9
+        return Heartbeats(stacks, alarm, Control.from_environment().folder)
 
     def agree_attempt(self, store: Store) -> str:
         """A name for this set of worker processes that all its ranks share and no other set has."""

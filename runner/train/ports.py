@@ -96,6 +96,13 @@ class Life(Protocol):
     def on_abort(self, hook: Callable[[], None]) -> None:
         """Run `hook` when a fault ends this life, ahead of the abort of collectives (any thread; must not block)."""
 
+    def on_last_fault(self, hook: Callable[[], None]) -> None:
+        """Run `hook` where a fault of this rank's own ends the run, and there is time for a last word.
+
+        In the main thread, ahead of what `on_abort` runs; it may block for some seconds. A layer that mends a fault, or
+        that ends a life in place, does not call it.
+        """
+
 
 class Checkpointer(Protocol):
     """Snapshots, durable saves and restore. One object serves all lives of a process.

@@ -73,6 +73,9 @@ class TestLife:
     def on_abort(self, hook: Callable[[], None]) -> None:
         self._hooks.append(hook)
 
+    def on_last_fault(self, hook: Callable[[], None]) -> None:
+        self.last_words = hook
+
     def abort(self) -> None:
         """What a recovery layer does when a fault ends the life."""
         for hook in self._hooks:

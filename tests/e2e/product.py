@@ -45,6 +45,7 @@ class Run:
             cwd=self.recipe.parent, env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
         )  # fmt: skip
         assert left_behind(self.folder) == [], done.stdout + done.stderr
+        assert [path for path in self.folder.glob("faults/silent-*") if path.stat().st_size == 0] == []
         return done
 
     def finish(self, *, seconds: float = 150, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -86,4 +86,7 @@ def supervised(tmp_path: Path):
     yield start
     for item in started:
         item.wait(timeout=20)
+    killed = [item for item in started if item.process.returncode == -signal.SIGKILL]
+    empty = [path for path in tmp_path.glob("run/faults/silent-*") if path.stat().st_size == 0]
+    assert killed or not empty, "files for stacks are left that nothing was written to"
     assert processes_of(tmp_path) == [], "processes are left behind"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 from runner.faults.records import read_records
 from runner.launch.deaths import Deaths
 from runner.launch.presence import WorkerSign
-from runner.launch.silence import hung_ranks
+from runner.launch.silence import EmptyStacks, hung_ranks, remove_leftover_stacks
 
 WAITS = """Timeout (0:00:09)!
 Thread 0x00007f01 (most recent call first):
@@ -52,6 +55,61 @@ def test_where_all_that_wrote_did_wait_the_one_that_wrote_nothing_is_frozen(tmp_
     assert hung_ranks(tmp_path, within=30, before=now / 1000) == [], (
         "nobody was silent: a kill of another kind"
     )
+
+
+def test_an_empty_file_goes_once_nobody_asks_any_more_whether_its_rank_was_frozen(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from runner.launch.silence import announce\n"
+        "announce(Path(sys.argv[1]), Path(sys.argv[2])); Path(sys.argv[2]).touch(); print(flush=True); input()"
+    )
+    stacks = EmptyStacks(tmp_path)
+    stacks.remove(0.0)  # no worker has come so far
+    frozen, hung = tmp_path / "silent-rank00000-5.txt", tmp_path / "silent-rank00001-5.txt"
+    workers = []
+    for path in (frozen, hung):
+        command = [sys.executable, "-c", program, str(tmp_path), str(path)]
+        workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        assert workers[-1].stdout is not None and workers[-1].stdout.readline()
+    hung.write_text(HANGS)
+    stacks.remove(0.0)
+    stacks.remove(60.0)
+    assert frozen.exists(), "it may still be written to"
+    for worker in workers:
+        worker.kill()
+        worker.communicate()
+    stacks.remove(100.0)
+    stacks.remove(109.0)
+    assert frozen.exists()
+    stacks.remove(111.0)
+    assert hung.exists() and not frozen.exists()
+    frozen.touch()
+    stacks.remove(112.0, all_gone=True)
+    assert frozen.exists(), "whose it is nobody has said"
+
+
+def test_at_the_end_no_empty_file_is_left(tmp_path: Path) -> None:
+    (tmp_path / "silent").mkdir()
+    ours, cut_off = tmp_path / "silent-rank00000-5.txt", tmp_path / "silent/2"
+    ours.touch()
+    (tmp_path / "silent/1").write_text(str(ours))
+    cut_off.touch()  # killed while it announced its file
+    EmptyStacks(tmp_path).remove(0.0, all_gone=True)
+    assert not ours.exists() and not cut_off.exists()
+
+
+def test_what_a_killed_launch_left_empty_goes_with_the_next_one(tmp_path: Path) -> None:
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    written = {
+        "silent-rank00001-5.txt": HANGS,
+        "silent-rank00000-5.txt": "",
+        "silent-rank.txt": "",
+        "mine.txt": "",
+    }
+    for name, text in written.items():
+        (folder / name).write_text(text)
+    remove_leftover_stacks(tmp_path)
+    assert {path.name for path in folder.iterdir()} == written.keys() - {"silent-rank00000-5.txt"}
 
 
 def test_a_launcher_that_is_late_to_say_how_a_worker_ended_does_not_shift_the_blame(tmp_path):

@@ -8,6 +8,8 @@ import pytest
 from tinylab import recipe_text
 
 from runner.errors import ExitCode
+from runner.faults.records import FaultRecord, write_record
+from runner.launch.outcome import Outcome
 from runner.launch.verdict import MEETING_OVER, Watch, conclude
 from runner.recipe.load import load_recipe
 
@@ -29,6 +31,32 @@ def test_the_cause_is_named(tmp_path: Path, watch: Watch, says: str) -> None:
     log.write_text("no such option\n=========\n")
     verdict = conclude([], watch, load_recipe(path).recipe, log)
     assert (verdict.exit_code, verdict.message) == (ExitCode.CRASHED, says)
+
+
+def test_spent_restarts_name_the_fault_that_spent_the_last(tmp_path: Path) -> None:
+    path, log = tmp_path / "recipe.yaml", tmp_path / "launcher.log"
+    path.write_text(recipe_text(tmp_path, "ft_launcher+inprocess"))
+    recipe = load_recipe(path).recipe
+    spent = Outcome(1, "3 in-process restarts are spent", rank=0, step=4, attempt="b-3", spent_by="b-3")
+    found: list[str] = []
+    for record in (  # one more of each, and the message changes
+        FaultRecord("exception", 1, 2, "inprocess", "b-2", "ValueError: of an earlier life"),
+        FaultRecord("interrupted", 0, 4, "inprocess", "b-3", "a fault on another rank", consequence=True),
+        FaultRecord("hang", 1, 4, "inprocess", "b-3", "no progress for 8.0s"),
+        FaultRecord("died", 1, 4, "inprocess", "b-3", "rank 1 died (SIGKILL)"),
+    ):
+        write_record(recipe.run_folder, record)
+        verdict = conclude(
+            [spent], Watch(launcher_status=1, workers_came=True, budget_spent=True), recipe, log
+        )
+        assert verdict.exit_code == ExitCode.RESTART_BUDGET_SPENT
+        found.append(verdict.message.partition("; last fault: 3 in-process restarts are spent")[2])
+    assert found == [
+        "",
+        "; last fault: rank 0 after step 4: a fault on another rank",
+        "; last fault: rank 1 after step 4: no progress for 8.0s",
+        "; last fault: rank 1 died (SIGKILL) after step 4",
+    ]
 
 
 def test_an_error_is_not_hidden_by_what_another_process_prints_after_it(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def main() -> None:
                 file.write(json.dumps(census()) + "\n")
         life.join(torch.device("cpu"))
         life.on_abort(lambda: order.append("freeze"))
+        life.on_last_fault(lambda: (folder / f"last-words-{life.attempt}-rank{rank}").touch())
         (lives / f"{life.attempt}-rank{rank}").write_text(str(os.getpid()))
         life.store.set(f"here/{life.rank}", "1")
         life.store.wait([f"here/{peer}" for peer in range(life.world_size)])
