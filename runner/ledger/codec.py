@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,11 +13,13 @@ from runner.ledger.events import EVENTS, Event
 
 # JSON has no NaN or infinity: `jq` and other readers must be able to take a diverged run's ledger.
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_FIELDS = {kind: tuple(f.name for f in dataclasses.fields(cls)) for kind, cls in EVENTS.items()}
 _FLOATS = {
     kind: tuple(f.name for f in dataclasses.fields(cls) if "float" in str(f.type))
     for kind, cls in EVENTS.items()
 }
+_MAY_DIVERGE = frozenset({"loss", "lr", "grad_norm"})  # of what is measured, all else is finite
+_LARGEST = 1e30  # of a float: far from where sums and nanoseconds overflow
+_END_OF_TIME = 253_402_300_800.0  # the year 10000, which no calendar here knows
 
 
 @dataclass(frozen=True)
@@ -77,20 +79,90 @@ def decode(line: bytes) -> tuple[Event, Stamp] | None:
     Fields that this version does not know are left out.
 
     Raises:
-        ValueError: the line is torn or not an event's.
+        ValueError: the line is torn or not an event's: a field is missing, or holds what no writer means.
     """
-    data = json.loads(line.decode())
     try:
+        data = json.loads(line.decode())
         kind = data["kind"]
         if kind not in EVENTS:
             return None
         for name in _FLOATS[kind]:
             if isinstance(data.get(name), str):
                 data[name] = _NON_FINITE[data[name]]
-        stamp = Stamp(data["t"], data["m"], data["node"], data["rank"], data["life"], data["pid"])
-        return EVENTS[kind](**{name: data[name] for name in _FIELDS[kind] if name in data}), stamp
-    except (KeyError, TypeError) as error:
+        fields = {name: fit(data[name], name) for name, fit in _FIT[kind] if name in data}
+        stamp = Stamp(**{name: fit(data[name], name) for name, fit in _FIT_STAMP})
+        return EVENTS[kind](**fields), stamp
+    except (KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an event: {error!r}") from error
+
+
+_Fit = Callable[[Any, str], Any]
+
+
+def _text(value: Any, name: str) -> str:
+    """A text that can be printed: a path may hold bytes that are none."""
+    if type(value) is not str:
+        raise ValueError(f"{name} is no text: {value!r}")
+    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+
+
+def _integer(value: Any, name: str) -> int:
+    if type(value) is not int or abs(value) >= 1 << 63:
+        raise ValueError(f"{name} is no integer: {value!r}")
+    return value
+
+
+def _number(value: Any, name: str) -> float:
+    if type(value) not in (float, int) or not (abs(value) <= _LARGEST or name in _MAY_DIVERGE):
+        raise ValueError(f"{name} is no number: {value!r}")
+    return float(value)
+
+
+def _clock(value: Any, name: str) -> float:
+    seconds = _number(value, name)
+    if not 0 <= seconds < _END_OF_TIME:
+        raise ValueError(f"{name} is no time: {value!r}")
+    return seconds
+
+
+def _switch(value: Any, name: str) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{name} is neither true nor false: {value!r}")
+    return value
+
+
+def _texts(value: Any, name: str) -> list[str]:
+    if type(value) is not list:
+        raise ValueError(f"{name} is no list: {value!r}")
+    return [_text(item, name) for item in value]
+
+
+def _names(value: Any, name: str) -> dict[str, str]:
+    if type(value) is not dict:
+        raise ValueError(f"{name} is no mapping: {value!r}")
+    return {_text(key, name): _text(item, name) for key, item in value.items()}
+
+
+def _or_none(fit: _Fit) -> _Fit:
+    return lambda value, name: None if value is None else fit(value, name)
+
+
+def _fit(annotation: str) -> _Fit:
+    """What checks the values of a field that an event declares so."""
+    plain: dict[str, _Fit] = {"int": _integer, "float": _number, "bool": _switch, "str": _text,
+                              "list[str]": _texts, "dict[str, str]": _names, "LoadSource": _text}  # fmt: skip
+    if annotation.startswith("Literal["):  # a later version may have more of them
+        return _text
+    required = annotation.removesuffix(" | None")
+    return _or_none(plain[required]) if required != annotation else plain[required]
+
+
+_FIT = {
+    kind: tuple((f.name, _fit(str(f.type))) for f in dataclasses.fields(cls)) for kind, cls in EVENTS.items()
+}
+_FIT_STAMP: tuple[tuple[str, _Fit], ...] = (
+    ("t", _clock), ("m", _clock), ("node", _text), ("rank", _integer), ("life", _text), ("pid", _integer),
+)  # fmt: skip
 
 
 class Lines(NamedTuple):

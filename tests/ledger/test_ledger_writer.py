@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -13,13 +14,16 @@ import time
 from pathlib import Path
 
 import pytest
+from example_runs import training_run
 
 from runner.errors import InputError
-from runner.ledger.events import FaultFired, Loaded, SnapshotTaken, StepEnded, StepsRolled
+from runner.ledger.codec import Stamp, decode, decode_lines, encode
+from runner.ledger.events import FaultFired, Loaded, SaveFailed, SnapshotTaken, StepEnded, StepsRolled
 from runner.ledger.goodput import account
 from runner.ledger.history import NS
-from runner.ledger.reader import read_run
+from runner.ledger.reader import RunLedger, merge, read_run
 from runner.ledger.writer import LedgerWriter
+from runner.report.summary import render_ledger
 
 
 def step(number: int, *, loss: float = 1.0) -> StepEnded:
@@ -79,6 +83,55 @@ def test_torn_and_damaged_lines_are_counted_and_left_out(tmp_path: Path) -> None
     ledger = read_run(tmp_path)
     assert [r.event for r in ledger.records] == [step(1), step(2)]
     assert (ledger.unreadable, ledger.unknown) == (2, 1)
+
+
+ODD: list[object] = [
+    None,
+    -1,
+    1e308,
+    math.nan,
+    math.inf,
+    -(10**30),
+    10**30,
+    10**400,
+    "",
+    [],
+    {},
+    True,
+    "\ud800",
+    [1],
+    {"a": 1},
+]
+
+
+def test_a_line_with_any_value_in_any_field_is_an_event_that_can_be_accounted_or_is_left_out(
+    tmp_path: Path,
+) -> None:
+    folder = training_run(tmp_path, steps=8, every=4, faults=1, ranks=2)
+    lines = [line for path in (folder / "ledger").iterdir() for line in path.read_bytes().splitlines()]
+    of_each_kind = {json.loads(line)["kind"]: json.loads(line) for line in lines}
+    assert len(of_each_kind) >= 12
+    sound = decode_lines(lines).items
+    taken = 0
+    for kind, data in of_each_kind.items():
+        for name in data:
+            for value in ODD:
+                changed = json.dumps({**data, name: value}).encode()
+                read = decode_lines([changed])
+                assert len(read.items) + read.unreadable + read.unknown == 1
+                if read.items:
+                    taken += 1
+                    ledger = RunLedger(folder, merge([*sound, *read.items]), read.unreadable, read.unknown)
+                    assert render_ledger(ledger).encode(), (kind, name, value)
+    assert taken > 100
+    for line in (b"[" * 100_000, b"1e999", b"9" * 5000, b'{"kind": []}', b"null"):
+        assert decode_lines([line]).unreadable == 1
+
+
+def test_a_path_that_is_no_text_can_be_printed() -> None:
+    stamp = Stamp(1.0, 1.0, "n", 0, "1", 7)
+    read = decode(encode(SaveFailed(4, "/runs/\udcff/step-4", "full"), stamp))
+    assert read is not None and read[0] == SaveFailed(4, "/runs/\\udcff/step-4", "full")
 
 
 def test_a_lost_disk_is_told_once_and_training_goes_on(
