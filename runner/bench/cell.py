@@ -27,10 +27,12 @@ from runner.bench.suite import Cell, Suite
 from runner.errors import FINAL, InputError
 from runner.launch.process import die_with_parent
 from runner.report.view import LABEL_FILE
+from runner.streams import complain
 
 GRACE = 60.0
 """Seconds that a run gets to stop by itself before it is killed."""
 _NEXT_SIGNAL = 1.0  # seconds
+_LONGEST_KILL = 15.0  # seconds until what was killed has ended, unless the kernel does not let it go
 
 
 @dataclass
@@ -219,4 +221,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(_NEXT_SIGNAL)
             return
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        process.wait(_LONGEST_KILL)
+    except subprocess.TimeoutExpired:
+        complain(f"nvrx-bench: process {process.pid} was killed and does not end: storage hangs?")

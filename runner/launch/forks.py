@@ -18,6 +18,7 @@ from runner.launch import children
 from runner.launch.control import START_TIMEOUT, Control
 from runner.launch.forkserver import SOCKET, ready_file
 
+_LONGEST_KILL = 15.0  # seconds
 _GRACE = 1.0  # seconds until its stacks are written
 
 
@@ -57,11 +58,16 @@ def fork_server(
         def look() -> bool:
             hangs = time.monotonic() > until and server.poll() is None and not ready_file(socket).exists()
             if hangs:
-                server.kill()
-                server.wait()
+                _kill(server)
             return hangs
 
         yield Beside({SOCKET: str(socket)}, (server,), look)
     finally:
-        server.kill()
-        server.wait()
+        _kill(server)
+
+
+def _kill(server: subprocess.Popen[bytes]) -> None:
+    """Where the kernel does not let it go (imports from storage that hangs), nobody waits for it."""
+    server.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.wait(_LONGEST_KILL)

@@ -71,6 +71,7 @@ class ForkServer:
         self._ended = path.parent / _ENDED
         self._ended.mkdir(exist_ok=True)
         self._clients: dict[int, socket.socket] = {}  # worker's process id -> its client
+        self._callers: set[socket.socket] = set()  # have connected and not asked for anything yet
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
@@ -81,7 +82,9 @@ class ForkServer:
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
-                    request = self._accept()
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._callers:
+                    request = self._take(key.fileobj)
                     if request is not None:
                         return request
                 elif key.data[0] == "exit":
@@ -89,9 +92,19 @@ class ForkServer:
                 else:
                     self._client_gone(key.data[1])
 
-    def _accept(self) -> Request | None:
+    def _accept(self) -> None:
+        """Somebody connects. What it wants is read when it is there: who is frozen here must not hold up the others."""
         client, _ = self._listener.accept()
-        message, descriptors, _, _ = socket.recv_fds(client, _LARGEST_REQUEST, 3)
+        self._callers.add(client)
+        self._selector.register(client, selectors.EVENT_READ)
+
+    def _take(self, client: socket.socket) -> Request | None:
+        self._callers.discard(client)
+        self._selector.unregister(client)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(client, _LARGEST_REQUEST, 3)
+        except ConnectionResetError:
+            message, descriptors = b"", []
         if len(descriptors) != 3 or _hung_up(
             client
         ):  # a client that died, or gave up waiting for the imports
@@ -126,7 +139,7 @@ class ForkServer:
         self._selector.close()
         self._listener.close()
         client.close()
-        for other in self._clients.values():
+        for other in (*self._clients.values(), *self._callers):
             other.close()
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)

@@ -39,6 +39,7 @@ _STRAYS_EVERY = 2.0
 _FILE_PATIENCE = (
     60.0  # seconds until another node's file must be seen: NFS keeps listings of folders for so long
 )
+_LONGEST_KILL = 15.0  # seconds until what was killed has ended, unless the kernel does not let it go
 _GRACE = 5.0  # seconds for the other ranks to end by themselves once the run is over
 _FAREWELL = (
     15.0  # seconds for a follower to end by itself once another pod leads: to see a save, to hear of a fault
@@ -144,9 +145,10 @@ class Launch:
             started = [*_program(argv[0]), scratch, *argv[1:]]
             launcher = children.start(started, environment | beside.environment, output, folder=Path.cwd())
             self._until_it_ends(launcher, workers, leader, log, beside)
-        if launcher.returncode == 0:
+        status = -signal.SIGKILL if launcher.returncode is None else launcher.returncode
+        if status == 0:
             self._await_last_word(outcomes)
-        self._watch = workers.settle(launcher.returncode, self._requests.honoured)
+        self._watch = workers.settle(status, self._requests.honoured)
         return conclude(outcomes.outcomes(), self._watch, self._recipe, log)
 
     def _until_it_ends(
@@ -184,6 +186,9 @@ class Launch:
                 over_at = now
             if over_at is not None and now > over_at + _GRACE:
                 _end(launcher, force=now > over_at + 2 * _GRACE)
+                if now > over_at + 2 * _GRACE + _LONGEST_KILL:
+                    say(f"the launcher (process {launcher.pid}) was killed and does not end: storage hangs?")
+                    break
             if now > strays_at:
                 strays_at = now + _STRAYS_EVERY
                 children.kill_stray_orphans(launcher, *beside.processes)

@@ -38,9 +38,15 @@ def offer_terminal() -> str:
 
 
 def _pump(source: int, target: int) -> None:
+    read = True
     while data := os.read(source, 1 << 16):
-        while data:
-            data = data[os.write(target, data) :]
+        while data and read:
+            try:
+                data = data[os.write(target, data) :]
+            except (
+                OSError
+            ):  # nobody reads any more; the pipe is emptied all the same, or training would wait for it
+                read = False
 
 
 def take_terminal(rank: int) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tinylab import recipe_text
 from runner.errors import ExitCode, RunError
 from runner.launch.control import Control
 from runner.launch.signals import StopRequests, put_back, stop_before_start, stop_signals
+from runner.launch.terminal import _pump
 from runner.recipe.load import load_recipe
 
 NVRX_RUN = str(Path(sys.executable).with_name("nvrx-run"))
@@ -75,6 +78,21 @@ def requests_with_relay(tmp_path: Path) -> tuple[StopRequests, int]:
     loaded = load_recipe(str(recipe), ["recovery.stop_signals=[SIGUSR2]"])
     heard, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     return StopRequests(loaded.recipe, heard), told
+
+
+def test_a_terminal_that_is_gone_is_not_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    reader, writer = os.pipe()
+    pump = threading.Thread(target=_pump, args=(reader, ours.fileno()), daemon=True)
+    pump.start()
+    for _ in range(40):  # more than a pipe holds
+        os.write(writer, b"x" * 8192)
+    os.close(writer)
+    pump.join(20)
+    assert not pump.is_alive()
+    os.close(reader)
+    ours.close()
 
 
 @pytest.fixture

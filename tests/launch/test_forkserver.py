@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -43,8 +45,8 @@ sys.exit(run_as_client({path!r}, lambda: 55, patience=5))
 
 
 class Clients:
-    def __init__(self, socket: Path, server: subprocess.Popen[str]) -> None:
-        self.socket, self.server = socket, server
+    def __init__(self, path: Path, server: subprocess.Popen[str]) -> None:
+        self.socket, self.server = path, server
 
     def start(self, *arguments: str, folder: Path | None = None) -> subprocess.Popen[str]:
         code = CLIENT.format(path=str(self.socket))
@@ -57,11 +59,11 @@ class Clients:
 
 @pytest.fixture
 def clients(tmp_path: Path) -> Iterator[Clients]:
-    socket = tmp_path / "server"
-    server = subprocess.Popen([sys.executable, "-c", SERVER, str(socket)], stdout=subprocess.PIPE, text=True)
+    path = tmp_path / "server"
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(path)], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     assert server.stdout.readline() == "ready\n"
-    yield Clients(socket, server)
+    yield Clients(path, server)
     server.kill()
     server.wait()
 
@@ -92,6 +94,23 @@ def test_the_workers_exit_code_is_the_clients(clients: Clients, tmp_path: Path, 
     output, _ = client.communicate(timeout=20)
     assert client.returncode == code
     assert output.split()[2:] == ["set", str(tmp_path)]
+
+
+def test_who_connects_and_asks_for_nothing_holds_up_nobody(clients: Clients) -> None:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as frozen,
+        contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as dies,
+    ):
+        for caller in (frozen, dies):
+            caller.connect(str(clients.socket))
+        dies.close()
+        client = clients.start("exit", "12")
+        client.communicate(timeout=20)
+        assert client.returncode == 12
+        frozen.send(b"{}")  # no file descriptors: nobody that a worker could be made for
+        frozen.settimeout(20)
+        assert frozen.recv(1) == b""
+    assert clients.server.poll() is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -157,6 +158,18 @@ def test_dashboard_and_page_name_the_metrics_that_there_are(tmp_path: Path) -> N
     }
     assert used <= served and len(used) > 10
     assert set(METRIC.findall((docs / "live.md").read_text())) == served
+
+
+def test_who_connects_to_prometheus_port_and_asks_for_nothing_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runner.ledger.sinks.prometheus._PATIENCE", 0.1)
+    sink = PrometheusSink(0, "run")
+    try:
+        with socket.create_connection(("127.0.0.1", sink.port), timeout=20) as silent:
+            assert silent.recv(1) == b""
+    finally:
+        sink.close()
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:

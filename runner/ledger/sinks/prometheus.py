@@ -12,6 +12,7 @@ from runner.ledger.codec import Stamp
 from runner.ledger.events import Event
 from runner.ledger.sinks.stats import LiveStats
 
+_PATIENCE = 30.0  # seconds
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[dict[str, str], float]
 
@@ -34,6 +35,8 @@ class PrometheusSink:
         sink = self
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = _PATIENCE  # who connects and asks for nothing must not keep a thread for ever
+
             def do_GET(self) -> None:
                 found = self.path.split("?")[0] == "/metrics"
                 body = sink.render().encode() if found else b"metrics are at /metrics\n"
