@@ -58,9 +58,15 @@ def no_room(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def storage_error(error: OSError) -> RunError:
-    """A file or folder that cannot be used, as one line: which, why, and for a full disk its own exit code."""
-    where = f"{error.filename}: " if error.filename is not None else ""
+def storage_error(error: OSError, path: object = None) -> RunError:
+    """A file or folder that cannot be used, as one line: which, why, and for a full disk its own exit code.
+
+    Args:
+        error: what the operating system says; of a file that is open it does not say which.
+        path: what it was about, where the error does not say.
+    """
+    about = error.filename if error.filename is not None else path
+    where = f"{about}: " if about is not None else ""
     what = where + (error.strerror or str(error) or type(error).__name__)
     if no_room(error):
         return RunError(f"{what}; make room, then run the same command", ExitCode.SAVE_FAILED)

@@ -26,13 +26,15 @@ from runner.bench.kubelet import next_backoff, peers_end_at
 from runner.bench.suite import Cell, Suite
 from runner.errors import FINAL, InputError
 from runner.launch.process import die_with_parent
-from runner.report.view import LABEL_FILE
+from runner.report.view import LABEL_FILE, read_label
 from runner.streams import complain
 
 GRACE = 60.0
 """Seconds that a run gets to stop by itself before it is killed."""
 _NEXT_SIGNAL = 1.0  # seconds
 _LONGEST_KILL = 15.0  # seconds until what was killed has ended, unless the kernel does not let it go
+_LONGEST_REASON = 500  # characters
+_PARTIAL = LABEL_FILE + ".partial"
 
 
 @dataclass
@@ -86,7 +88,7 @@ def run_cell(
     backoff: float | None = None
     with (folder / "log.txt").open("ab") as log:
         while True:
-            started = time.monotonic()
+            started, before = time.monotonic(), log.tell()
             code = _run(argv, log, deadline)
             ran = time.monotonic() - started
             result.exit_codes.append(-1 if code is None else code)
@@ -97,7 +99,9 @@ def run_cell(
                 result.status = "done"
                 break
             if cell.restart == "never" or code in FINAL:
-                result.note = f"exit code {code}; see {folder / 'log.txt'}"
+                result.note = (
+                    f"exit code {code}{_reason(folder / 'log.txt', before)}; see {folder / 'log.txt'}"
+                )
                 break
             if len(result.exit_codes) > suite.max_restarts:
                 result.note = f"{suite.max_restarts} restarts are spent"
@@ -120,6 +124,18 @@ def run_cell(
     return result
 
 
+def _reason(log: Path, start: int) -> str:
+    """What the command said why it ended, from `start` bytes on; nothing where it did not."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = [line for line in file if line.startswith(b"nvrx-run: ")]
+    said = [line for line in lines if not line.startswith(b"nvrx-run: details in ")]
+    if not said:
+        return ""
+    words = said[-1].decode("utf-8", "replace").removeprefix("nvrx-run").strip()
+    return words if len(words) <= _LONGEST_REASON else words[:_LONGEST_REASON] + " ..."
+
+
 def nvrx_run(recipe: Path) -> list[str]:
     """The command of a cell."""
     script = Path(sys.executable).with_name("nvrx-run")
@@ -137,9 +153,12 @@ def make_anew(folder: Path) -> None:
         InputError: the folder holds something else.
     """
     if folder.exists():
-        strange = sorted(
-            {path.name for path in folder.iterdir()} - {"recipe.yaml", "run", "log.txt", LABEL_FILE}
-        )
+        if not folder.is_dir():
+            raise InputError(
+                f"{folder}: is no folder, and the cell needs one; move it, or choose another --out"
+            )
+        own = {"recipe.yaml", "run", "log.txt", LABEL_FILE, _PARTIAL}
+        strange = sorted({path.name for path in folder.iterdir()} - own)
         if strange:
             raise InputError(
                 f"{folder}: holds {', '.join(strange)}, which is no cell's; move it, or choose another --out"
@@ -161,23 +180,29 @@ def save_result(folder: Path, cell: Cell, result: CellResult, argv: list[str]) -
         "command": argv,
         "recipe": cell.recipe,
     }
-    partial = folder / (LABEL_FILE + ".partial")
+    partial = folder / _PARTIAL
     partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     partial.replace(folder / LABEL_FILE)
 
 
 def finished_before(folder: Path, cell: Cell) -> CellResult | None:
     """The result of a cell that an earlier call ran to its end with the same recipe; None where it must run (again)."""
-    path = folder / LABEL_FILE
-    if not path.is_file():
-        return None
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
+    data = read_label(folder / LABEL_FILE)
     if data.get("status") != "done" or data.get("recipe") != cell.recipe:
         return None
-    return CellResult(cell.name, "done", data["exit_codes"], data["seconds"], "ran before")
+    codes, spent = data.get("exit_codes"), data.get("seconds")
+    if not (
+        isinstance(codes, list) and isinstance(spent, int | float) and (folder / "run" / "ledger").is_dir()
+    ):
+        return None  # the file is damaged, or the run is gone
+    return CellResult(cell.name, "done", codes, spent, "ran before")
+
+
+def failed_before(folder: Path, cell: Cell) -> str:
+    """Why an earlier call could not run the cell to its end; nothing where it did, or there was none."""
+    data = read_label(folder / LABEL_FILE)
+    failed = data.get("status") == "failed" and data.get("recipe") == cell.recipe
+    return str(data.get("note") or "failed") if failed else ""
 
 
 def _sleep(seconds: float) -> None:

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from runner.arguments import Parser, a_path, working_folder
-from runner.bench.cell import CellResult, Stopped, finished_before, run_cell
-from runner.bench.suite import Cell, Suite, cells_of, load_suite, parse_override
-from runner.errors import ExitCode, InputError, RunError
+from runner.bench.cell import CellResult, Stopped, failed_before, finished_before, run_cell
+from runner.bench.suite import OWN, Cell, Suite, cells_of, load_suite
+from runner.errors import ExitCode, InputError, RunError, in_another_locale, no_room, storage_error
+from runner.launch.lock import Held, take_lock
 from runner.launch.signals import put_back
+from runner.recipe.problems import Problem
+from runner.recipe.words import close_matches
 from runner.report.summary import seconds, table
 from runner.streams import OutputLost, complain, write_out
 
@@ -27,6 +31,7 @@ figures where matplotlib is installed, goes to OUT/report.
 """
 
 
+_PATIENCE = 0.0  # seconds for another command to leave the folder
 _ASK_TO_STOP = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -49,6 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in str(error).splitlines():
             complain(f"nvrx-bench: {line}")
         return int(error.exit_code)
+    except UnicodeEncodeError as error:  # of a path: texts are written as UTF-8
+        complain(f"nvrx-bench: {in_another_locale(error)}")
+        return int(ExitCode.BAD_RECIPE)
+    except OSError as error:  # of the results' folder, while cells run
+        failure = storage_error(error, arguments.out or "bench")
+        complain(f"nvrx-bench: {failure}")
+        return int(failure.exit_code)
     finally:
         put_back(former)
 
@@ -76,29 +88,41 @@ def _parser() -> Parser:
 
 def _bench(arguments: argparse.Namespace) -> int:
     working_folder()  # the cells' paths start there
-    suite = load_suite(arguments.suite)
-    out = arguments.out or Path("bench") / suite.name
-    overrides = [parse_override(text) for text in arguments.overrides]
-    cells = [
-        c
-        for c in cells_of(suite, arguments.suite, out, overrides)
-        if fnmatch.fnmatchcase(c.name, arguments.only)
-    ]
+    file = load_suite(arguments.suite)
+    out = arguments.out or Path("bench") / file.suite.name
+    every = cells_of(file, out, arguments.overrides)
+    cells = [cell for cell in every if fnmatch.fnmatchcase(cell.name, arguments.only)]
     if not cells:
         raise InputError(f"{arguments.suite}: no cell's name matches {arguments.only!r}; --list shows them")
-    group_timeouts = _check(cells, out)
+    group_timeouts = _check(cells)
     gpus = gpu_count()
     if arguments.list:
         _list(cells, out, gpus)
         return ExitCode.DONE
-    results = []
-    for number, cell in enumerate(cells, start=1):
-        result = _one(
-            cell, suite, out / cell.name, gpus, group_timeouts[cell.name], f"[{number}/{len(cells)}]"
-        )
-        results.append(result)
-    _report(results, out)
+    with _alone(out):
+        results = [
+            _one(
+                cell, file.suite, out / cell.name, gpus, group_timeouts[cell.name], f"[{number}/{len(cells)}]"
+            )
+            for number, cell in enumerate(cells, start=1)
+        ]
+        _report(results, out)
     return ExitCode.CRASHED if any(result.status == "failed" for result in results) else ExitCode.DONE
+
+
+def _alone(out: Path) -> BinaryIO:
+    """The folder of the results, for this command alone: another one would remove cells that are being run."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return take_lock(out / ".lock", _PATIENCE)
+    except Held as held:
+        raise InputError(
+            f"--out: {out} is in use by another nvrx-bench ({held.holder}); wait for it, or name another folder"
+        ) from held
+    except OSError as error:
+        if no_room(error):
+            raise storage_error(error, out) from error
+        raise InputError(f"--out: {out} cannot be written: {error.strerror}; name another folder") from error
 
 
 def _one(cell: Cell, suite: Suite, folder: Path, gpus: int, group_timeout: float, place: str) -> CellResult:
@@ -125,37 +149,36 @@ def _say(text: str) -> None:
         complain(f"nvrx-bench: {error}; the cells go on")
 
 
-def _check(cells: Sequence[Cell], out: Path) -> dict[str, float]:
+def _check(cells: Sequence[Cell]) -> dict[str, float]:
     """Check every cell's recipe before the first one runs; cell -> its process-group timeout, seconds."""
     from runner.recipe import render
-    from runner.recipe.load import check_file
+    from runner.recipe.load import check_tree
 
     timeouts: dict[str, float] = {}
-    complaints: dict[object, list[str]] = {}  # what is wrong -> in which cells
-    words: dict[object, str] = {}
-    draft = out / ".check.yaml"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        draft.touch()
-    except OSError as error:
-        raise InputError(f"--out: {out} cannot be written: {error.strerror}; name another folder") from error
-    try:
-        for cell in cells:
-            draft.write_text(cell.recipe, encoding="utf-8")
-            loaded, problems = check_file(draft)
-            if loaded is None:
-                errors = [problem for problem in problems if problem.severity == "error"]
-                wrong = tuple((error.code, error.path, error.message) for error in errors)
-                complaints.setdefault(wrong, []).append(cell.name)
-                words[wrong] = render.text(errors, color=False).replace(str(draft), "the cell's recipe")
-            else:
-                timeouts[cell.name] = loaded.recipe.recovery.process_group_timeout.total_seconds()
-    finally:
-        draft.unlink(missing_ok=True)
-    if complaints:
-        cell_names = {wrong: names[0] + _others(len(names) - 1) for wrong, names in complaints.items()}
-        raise InputError("\n".join(f"cell {cell_names[wrong]}:\n{words[wrong]}" for wrong in complaints))
+    wrong: dict[Problem, list[str]] = {}  # in which cells
+    for cell in cells:
+        assert cell.tree is not None
+        loaded, problems = check_tree(Path(cell.name), cell.tree, cell.found)
+        for problem in problems:
+            if problem.severity == "error":
+                wrong.setdefault(_meant(problem)._replace(involved=()), []).append(cell.name)
+        if loaded is not None:
+            timeouts[cell.name] = loaded.recipe.recovery.process_group_timeout.total_seconds()
+    if wrong:
+        raise InputError("\n".join(
+            f"cell {names[0]}{_others(len(names) - 1)}:\n{render.text([problem])}" for problem, names in wrong.items()
+        ))  # fmt: skip
     return timeouts
+
+
+def _meant(problem: Problem) -> Problem:
+    """A key of the suite's own that is misspelt, or at a wrong place, is taken for a section of the recipe."""
+    if problem.code != "T201" or "." in problem.path:
+        return problem
+    if problem.path in OWN:
+        return problem._replace(hint="it belongs under a value of an axis", expected=None)
+    near = close_matches(problem.path, OWN)
+    return problem._replace(hint=f"did you mean `{near[0]}`?") if near else problem
 
 
 def _others(count: int) -> str:
@@ -173,14 +196,13 @@ def gpu_count() -> int:
 def _list(cells: Sequence[Cell], out: Path, gpus: int) -> None:
     rows = []
     for cell in cells:
-        done = finished_before(out / cell.name, cell)
-        state = (
-            "done"
-            if done
-            else "to run"
-            if cell.needs_gpus <= gpus
-            else f"left out: needs {cell.needs_gpus} GPUs"
-        )
+        if finished_before(out / cell.name, cell):
+            state = "done"
+        elif cell.needs_gpus > gpus:
+            state = f"left out: needs {cell.needs_gpus} GPUs"
+        else:
+            failed = failed_before(out / cell.name, cell).partition(":")[0]
+            state = "to run" + (f" again ({failed})" if failed else "")
         rows.append((cell.name, state))
     write_out(table(("cell", "state"), rows) + "\n")
 

@@ -15,91 +15,75 @@
 
 What stands under a value is a piece of a recipe; `!replace` before a section replaces it instead of merging. Besides
 the recipe's sections a value may hold `restart: kubernetes` (see `runner.bench.kubelet`) and `needs_gpus: N` (the cell
-is left out, aloud, where the machine has fewer).
+is left out, aloud, where the machine has fewer). A suite is read as strictly as a recipe is (docs/checking.md).
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from runner.bench.mistakes import mistakes_of
 from runner.errors import InputError
 from runner.recipe.fields import Duration
-from runner.recipe.text import read_regular
-from runner.recipe.yaml import LARGEST_FILE
+from runner.recipe.layers import assign, merge, override, read_layers
+from runner.recipe.node import Doubtful, Entry, Node, Position, Unknown, dotted
+from runner.recipe.problems import Problem, RecipeErrors
+from runner.recipe.resolve import dump_tree
+from runner.recipe.words import doubt_hint
+from runner.recipe.yaml import Form, read_file
 
-Fragment = dict[str, Any]
-_NAME = r"^[a-z0-9][a-z0-9.+-]{0,40}$"
-Name = Annotated[str, Field(pattern=_NAME)]
-
-
-class Replace(dict[str, Any]):
-    """A mapping that replaces what it is laid over (`!replace`)."""
-
-
-class _Loader(yaml.SafeLoader):
-    pass
-
-
-class _Dumper(yaml.SafeDumper):
-    pass
-
-
-def _load_replace(loader: yaml.SafeLoader, node: yaml.MappingNode) -> Replace:
-    return Replace({str(key): value for key, value in loader.construct_mapping(node, deep=True).items()})
-
-
-_Loader.add_constructor("!replace", _load_replace)
-_Dumper.add_representer(Replace, lambda dumper, data: dumper.represent_mapping("!replace", data.items()))
+_LONGEST = 52  # of a run's name
+Name = Annotated[str, Field(pattern=rf"^[a-z0-9]([a-z0-9-]{{0,{_LONGEST - 2}}}[a-z0-9])?$")]
+_SUITE = Form("suite", "a mapping: name, recipe, experiments, ...")
+OWN = ("restart", "needs_gpus")  # keys of a value that are no recipe's
+_GIVEN = (("name",), ("output", "folder"))  # what each cell gets one of its own of
 
 
 class Value(BaseModel):
     """One value of an axis: a piece of a recipe, and how its cell is run."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     restart: Literal["never", "kubernetes"] = "never"
     """What happens when the run ends with a fault: nothing, or what a kubelet would do."""
     needs_gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs without which the cell is left out."""
 
-    @property
-    def fragment(self) -> Fragment:
-        """The piece of a recipe."""
-        return dict(self.__pydantic_extra__ or {})
-
 
 class Experiment(BaseModel):
     """One matrix of cells."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: Name
     """Comes first in the names of its cells."""
-    common: Fragment = {}
+    common: dict[str, Any] = {}
     """Laid over the recipe and the suite's `common`."""
-    axes: Annotated[dict[str, dict[Name, Value]], Field(min_length=1)]
+    axes: Annotated[
+        dict[str, Annotated[dict[Name, Value], Field(min_length=1)]],
+        Field(min_length=1),
+    ]
     """Axis -> value -> what it changes."""
 
 
 class Suite(BaseModel):
     """A suite as its file declares it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: Name
     """Name of the suite; its results go to `bench/<name>` unless told otherwise."""
     recipe: str
     """The recipe that every cell starts from, relative to the suite's file."""
-    common: Fragment = {}
+    common: dict[str, Any] = {}
     """Laid over the recipe in every cell."""
     repeats: Annotated[int, Field(ge=1, le=20)] = 1
     """How often each cell runs."""
@@ -113,12 +97,22 @@ class Suite(BaseModel):
     """The matrices, run in this order."""
 
 
+class SuiteFile(NamedTuple):
+    """A suite, and its file as written, which knows the place of everything in it."""
+
+    path: Path
+    suite: Suite
+    root: Node
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run of a suite.
 
     Attributes:
-        recipe: text of its recipe file, which extends the suite's recipe.
+        recipe: text of its recipe file: the suite's recipe with all that is laid over it, in one.
+        tree: the same, each value with the place where it is written.
+        found: what was found wrong while it was read.
     """
 
     name: str
@@ -126,108 +120,183 @@ class Cell:
     recipe: str
     restart: Literal["never", "kubernetes"]
     needs_gpus: int
+    tree: Node | None = field(default=None, compare=False, repr=False)
+    found: tuple[Problem, ...] = field(default=(), compare=False, repr=False)
 
 
-def load_suite(path: Path) -> Suite:
+def load_suite(path: Path) -> SuiteFile:
     """Read a suite.
 
     Raises:
         InputError: it cannot be read, or declares something else than a suite; all mistakes at once.
     """
     try:
-        text = read_regular(path, LARGEST_FILE + 1)
-        if len(text) > LARGEST_FILE:
-            raise InputError(f"{path}: is larger than {LARGEST_FILE} bytes, which no suite is")
-        data = yaml.load(text.decode(), Loader=_Loader)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    if isinstance(data, dict) and "model" in data and "experiments" not in data:
+        root, problems = read_file(path, str(path), form=_SUITE)
+    except RecipeErrors as error:
+        raise InputError("\n".join(_told(problem) for problem in error.problems)) from error
+    if "model" in root.value and "experiments" not in root.value:
         raise InputError(
             f"{path}: this is a recipe, not a suite: `nvrx-run {path}` runs it; docs/goodput.md shows a suite"
         )
+    mistakes = [_told(problem) for problem in [*problems, *_doubts(root), *_not_theirs(root)]]
+    suite = None
     try:
-        return Suite.model_validate(data)
+        suite = Suite.model_validate(root.plain())
     except ValidationError as error:
-        root = yaml.compose(text.decode(), Loader=_Loader)
-        raise InputError("\n".join(mistakes_of(error, path, root, {0: Suite, 2: Experiment}))) from error
+        mistakes += mistakes_of(error, path, root, {0: Suite, 2: Experiment})
+    if mistakes or suite is None:
+        raise InputError("\n".join(mistakes))
+    return SuiteFile(path, suite, root)
 
 
-def parse_override(text: str) -> Fragment:
-    """`training.steps=500` as a piece of a recipe; the value is YAML.
-
-    Raises:
-        InputError: it is none.
-    """
-    key, equals, written = text.partition("=")
-    keys = key.strip().split(".")
-    try:
-        value = yaml.load(written, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {text}: the value is not YAML: {' '.join(str(error).split())}") from error
-    if not equals or not all(keys):
-        raise InputError(f"--set {text}: is no override; write section.key=value")
-    for name in reversed(keys):
-        value = {name: value}
-    return dict(value)
+def _told(problem: Problem) -> str:
+    """A finding in one line, without the number of a recipe's rule."""
+    return problem.line().replace(f" error[{problem.code}]", "", 1)
 
 
-def cells_of(suite: Suite, path: Path, out: Path, overrides: Sequence[Fragment] = ()) -> list[Cell]:
+def _fragments(root: Node) -> list[tuple[tuple[str | int, ...], Node]]:
+    """Every piece of a recipe in a suite, with its path; what is no mapping is somebody else's to complain about."""
+    found: list[tuple[tuple[str | int, ...], Node | None]] = [(("common",), root.child("common"))]
+    experiments = root.child("experiments")
+    for number, experiment in enumerate(
+        experiments.value if experiments is not None and isinstance(experiments.value, list) else []
+    ):
+        found.append((("experiments", number, "common"), experiment.child("common")))
+        axes = experiment.child("axes")
+        for axis, values in _entries(axes):
+            for value, entry in _entries(values.node):
+                found.append((("experiments", number, "axes", axis, value), _without_own(entry.node)))
+    return [(path, node) for path, node in found if node is not None and isinstance(node.value, dict)]
+
+
+def _entries(node: Node | None) -> list[tuple[str, Entry]]:
+    return list(node.value.items()) if node is not None and isinstance(node.value, dict) else []
+
+
+def _without_own(node: Node) -> Node:
+    if not isinstance(node.value, dict):
+        return node
+    kept = {key: entry for key, entry in node.value.items() if key not in OWN}
+    return Node(kept, node.at, size=node.size, replaces=node.replaces)
+
+
+def _doubts(root: Node) -> list[Problem]:
+    """Values of the suite itself that YAML readers disagree about; those of recipes are told with the recipe."""
+    theirs = [path for path, _ in _fragments(root)]
+    expected = {"name": "text", "recipe": "text", "restart": "text", "keep_checkpoints": "true or false"}
+    return [
+        Problem("Y000", node.at, dotted(path), f"YAML readers disagree about `{node.raw}`",
+                hint=doubt_hint(node.value, expected.get(str(path[-1]), "")))
+        for path, node in root.walk()
+        if isinstance(node.value, Doubtful) and not isinstance(node.value, Unknown)
+        and (path[-1] in OWN or not any(path[: len(other)] == other for other in theirs))
+    ]  # fmt: skip
+
+
+def _not_theirs(root: Node) -> list[Problem]:
+    """Settings that every cell gets from here."""
+    found = []
+    for path, fragment in _fragments(root):
+        for given in _GIVEN:
+            at = _place(fragment, given)
+            if at is not None:
+                found.append(_given(at, (*path, *given)))
+    return found
+
+
+def _place(node: Node, path: Sequence[str]) -> Position | None:
+    """Where the key at the end of a path is written."""
+    at = None
+    for part in path:
+        entry = node.value.get(part) if isinstance(node.value, dict) else None
+        if entry is None:
+            return None
+        at, node = entry.key_at, entry.node
+    return at
+
+
+def _given(at: Position, path: Sequence[str | int]) -> Problem:
+    what = "name" if path[-1] == "name" else "folder"
+    return Problem("Y000", at, dotted(tuple(path)), f"every cell's run gets a {what} of its own",
+                   hint="leave it out" + ("; --out says where all of them go" if what == "folder" else ""))  # fmt: skip
+
+
+def cells_of(file: SuiteFile, out: Path, overrides: Sequence[str] = ()) -> list[Cell]:
     """All cells in order.
 
     Args:
-        path: the suite's file.
+        file: the suite.
         out: the folder of its results.
-        overrides: laid over every cell, last.
+        overrides: `section.key=value`, applied to every cell, last.
+
+    Raises:
+        InputError: the recipe cannot be read, cells cannot be told apart, or an override names what is theirs.
     """
-    base = (path.parent / suite.recipe).resolve()
+    path, suite, root = file
+    base = Path(os.path.normpath(path.parent / suite.recipe))
     if not base.is_file():
         raise InputError(f"{path}: recipe: {base} is not there; give a path relative to the suite's file")
+    below, found = read_layers(base, ())
+    pieces = dict(_fragments(root))
     cells = []
-    for experiment in suite.experiments:
+    for number, experiment in enumerate(suite.experiments):
+        lowest = [pieces.get(("common",)), pieces.get(("experiments", number, "common"))]
         for combination in itertools.product(*(axis.items() for axis in experiment.axes.values())):
+            names = [name for name, _ in combination]
+            places = [
+                ("experiments", number, "axes", *pair) for pair in zip(experiment.axes, names, strict=True)
+            ]
+            tree = below
+            for piece in (*lowest, *map(pieces.get, places)):
+                tree = merge(tree, piece) if piece is not None else tree
+            problems = list(found)
+            for text in overrides:
+                tree = _overridden(tree, text, problems)
             for repeat in range(1, suite.repeats + 1):
-                name = "-".join([experiment.name, *(value for value, _ in combination)])
+                name = "-".join([experiment.name, *names])
                 if suite.repeats > 1:
                     name += f"-{repeat}"
-                fragment = lay_over(suite.common, experiment.common)
-                for _, value in combination:
-                    fragment = lay_over(fragment, value.fragment)
-                for override in overrides:
-                    fragment = lay_over(fragment, override)
-                fragment = lay_over(
-                    fragment, {"name": name, "output": {"folder": str((out / name / "run").resolve())}}
-                )
                 restarts = {value.restart for _, value in combination}
+                mine = _as_a_run(tree, name, out)
                 cells.append(
                     Cell(
                         name=name,
                         experiment=experiment.name,
-                        recipe=_recipe_text(base, fragment),
+                        recipe=f"# nvrx-run {{this file}}\n{dump_tree(mine)}",
                         restart="kubernetes" if "kubernetes" in restarts else "never",
                         needs_gpus=max(value.needs_gpus for _, value in combination),
+                        tree=mine,
+                        found=tuple(problems),
                     )
                 )
-    names = [cell.name for cell in cells]
-    double = sorted({name for name in names if names.count(name) > 1})
-    if double:
-        raise InputError(f"{path}: two cells are called {', '.join(double)}; rename an experiment or a value")
+    _refuse_names([cell.name for cell in cells], path)
     return cells
 
 
-def lay_over(below: Fragment, above: Fragment) -> Fragment:
-    """`above` over `below`: mappings merge key by key, everything else, and `!replace`, replaces."""
-    out = type(below)(below)
-    for key, value in above.items():
-        old = out.get(key)
-        merge = isinstance(old, dict) and isinstance(value, dict) and not isinstance(value, Replace)
-        out[key] = lay_over(old, value) if merge and old is not None else value
-    return out
+def _overridden(tree: Node, text: str, problems: list[Problem]) -> Node:
+    target = tuple(text.partition("=")[0].strip().split("."))
+    if target in _GIVEN:
+        raise InputError(_told(_given(Position(f"--set {text}", 0, 0, 0, 0), target)))
+    return override(tree, text, problems)
 
 
-def _recipe_text(base: Path, fragment: Fragment) -> str:
-    text = yaml.dump(fragment, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-    return f"# nvrx-run {{this file}}\nextends: {yaml.dump(str(base)).strip().splitlines()[0]}\n{text}"
+def _as_a_run(tree: Node, name: str, out: Path) -> Node:
+    """The recipe with the name and the folder of a cell's run."""
+    nowhere = Position("nvrx-bench", 0, 0, 0, 0)
+    for target, text in ((("name",), name), (("output", "folder"), str((out / name / "run").resolve()))):
+        holder = tree.child(target[0]) if len(target) > 1 else tree
+        if holder is None or holder.value is None or isinstance(holder.value, dict):  # else the check says so
+            tree = assign(tree, target, Node(text, nowhere, text), nowhere)
+    return tree
+
+
+def _refuse_names(names: list[str], path: Path) -> None:
+    double = sorted({name for name in names if names.count(name) > 1})
+    if double:
+        raise InputError(f"{path}: two cells are called {', '.join(double)}; rename an experiment or a value")
+    long = [name for name in names if len(name) > _LONGEST]
+    if long:
+        raise InputError(
+            f"{path}: cell {long[0]}: a run's name has at most {_LONGEST} characters, and this has {len(long[0])}; "
+            "shorten the name of the experiment or of a value"
+        )

@@ -23,7 +23,7 @@ def read_layers(
     """
     root, problems = _extended(path, str(path), (), environment)
     for text in overrides:
-        root = _override(root, text, problems, environment)
+        root = override(root, text, problems, environment)
     return root, problems
 
 
@@ -54,21 +54,23 @@ def _extended(
         raise RecipeErrors([Problem("Y123", entry.node.at, "extends", f"{base_path} is not there", value=entry.node.raw,
                                     expected="the path of a recipe, relative to this file")])  # fmt: skip
     below, below_problems = _extended(base_path, os.path.normpath(base_path), chain, environment)
-    return _merge(below, own), [*below_problems, *problems]
+    return merge(below, own), [*below_problems, *problems]
 
 
-def _merge(base: Node, own: Node) -> Node:
+def merge(base: Node, own: Node) -> Node:
     """`own` over `base`: mappings merge key by key, everything else replaces."""
     if not isinstance(base.value, dict) or not isinstance(own.value, dict) or own.replaces:
         return own
     entries = dict(base.value)
     for key, entry in own.value.items():
         below = entries.get(key)
-        entries[key] = Entry(entry.key_at, _merge(below.node, entry.node)) if below else entry
+        entries[key] = Entry(entry.key_at, merge(below.node, entry.node)) if below else entry
     return Node(entries, own.at, size=1 + sum(entry.node.size for entry in entries.values()))
 
 
-def _override(root: Node, text: str, problems: list[Problem], environment: Mapping[str, str] | None) -> Node:
+def override(
+    root: Node, text: str, problems: list[Problem], environment: Mapping[str, str] | None = None
+) -> Node:
     """The tree with one `section.key=value` applied; the value is YAML."""
     name = f"--set {text}"
     at = Position(name, 0, 0, 0, 0)
@@ -89,7 +91,7 @@ def _override(root: Node, text: str, problems: list[Problem], environment: Mappi
         problems.append(Problem("Y120", at, target, "the value must be one YAML value on one line"))
         return root
     try:
-        return _assign(root, keys, _moved(holder.value["value"].node, at), at)
+        return assign(root, keys, _moved(holder.value["value"].node, at), at)
     except _NoItem as error:
         problems.append(Problem("Y120", at, target, str(error)))
         return root
@@ -108,7 +110,7 @@ def _moved(node: Node, at: Position) -> Node:
     return Node(value, at, node.raw, node.size)
 
 
-def _assign(node: Node, keys: Sequence[str], value: Node, at: Position) -> Node:
+def assign(node: Node, keys: Sequence[str], value: Node, at: Position) -> Node:
     """The tree with `value` at `keys`; a number indexes a list. Sections on the way are made where missing."""
     head, rest = keys[0], keys[1:]
     if isinstance(node.value, list):
@@ -116,13 +118,13 @@ def _assign(node: Node, keys: Sequence[str], value: Node, at: Position) -> Node:
             has = f"items 0 to {len(node.value) - 1}" if node.value else "no items"
             raise _NoItem(f"`{head}` is no item of this list, which has {has}")
         items = list(node.value)
-        items[int(head)] = _assign(items[int(head)], rest, value, at) if rest else value
+        items[int(head)] = assign(items[int(head)], rest, value, at) if rest else value
         return Node(items, node.at, size=node.size)
     entries = dict(node.value) if isinstance(node.value, dict) else {}
     below = entries.get(head)
     if rest:
         start = below.node if below and isinstance(below.node.value, dict | list) else Node({}, at)
-        entries[head] = Entry(below.key_at if below else at, _assign(start, rest, value, at))
+        entries[head] = Entry(below.key_at if below else at, assign(start, rest, value, at))
     else:
         entries[head] = Entry(at, value)
     return Node(entries, node.at if isinstance(node.value, dict) else at, size=node.size + value.size)

@@ -70,9 +70,16 @@ def check_file(
         root, problems = read_layers(path, overrides, environment)
     except RecipeErrors as error:
         return None, list(error.problems)
+    return check_tree(path, root, problems)
+
+
+def check_tree(
+    path: Path, root: Node, found: Sequence[Problem] = ()
+) -> tuple[LoadedRecipe | None, list[Problem]]:
+    """`check_file` of what has been read: the recipe as written, and what was found while it was read."""
     checker = TypeChecker(table())
     view = checker.recipe(root)
-    problems += checker.problems
+    problems = [*found, *checker.problems]
     problems += check(view, root)
     problems.sort(key=lambda problem: (problem.at.file, problem.at.line, problem.at.column))
     loaded = None

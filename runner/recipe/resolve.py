@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from runner.recipe.dataset import FilesDataset, SavedDataset
+from runner.recipe.node import Doubtful, Node
 from runner.recipe.recipe import Recipe
 from runner.recipe.scalars import read_plain
 
@@ -77,10 +78,19 @@ def _float(dumper: yaml.SafeDumper, number: float) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
+_Dumper.add_representer(Doubtful, _text)  # in quotes: it stood where it is a choice
 _Dumper.add_representer(float, _float)
 
 
 def dump(recipe: Recipe) -> str:
     """YAML that loads back to an equal recipe."""
-    values = recipe.model_dump(mode="json")
+    return _dumped(recipe.model_dump(mode="json"))
+
+
+def dump_tree(root: Node) -> str:
+    """YAML that reads back to the values of a tree: a recipe as written, without defaults, in one file."""
+    return _dumped(root.plain())
+
+
+def _dumped(values: Any) -> str:
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -21,19 +21,31 @@ from runner.recipe.text import control_character, decode, fatal, printable, read
 LARGEST_FILE = 1 << 20
 DEEPEST = 40
 MOST_VALUES = 20_000
-_TOP = "a mapping of sections: name, model, dataset, sharding, training, checkpoint, recovery, ..."
 _Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
+class Form(NamedTuple):
+    """What a file is to be: the word for it, and what stands at its top."""
+
+    word: str
+    top: str
+
+
+RECIPE = Form(
+    "recipe", "a mapping of sections: name, model, dataset, sharding, training, checkpoint, recovery, ..."
+)
+
+
 def read_file(
-    path: Path, name: str, environment: Mapping[str, str] | None = None
+    path: Path, name: str, environment: Mapping[str, str] | None = None, form: Form = RECIPE
 ) -> tuple[Node, list[Problem]]:
-    """Read one recipe file.
+    """Read one file, a recipe by default.
 
     Args:
         path: the file.
         name: how messages call it.
         environment: for `${VAR}`; the process's own by default.
+        form: what the file is to be.
 
     Returns:
         The top mapping, and the problems that do not keep the rest from being checked.
@@ -45,25 +57,30 @@ def read_file(
         data = read_regular(path, LARGEST_FILE + 1)
     except OSError as error:
         raise fatal("Y100", name, 0, 0, f"cannot be read: {error.strerror}", "check the path") from None
-    return read_bytes(data, name, environment)
+    return read_bytes(data, name, environment, form)
 
 
 def read_bytes(
-    data: bytes, name: str, environment: Mapping[str, str] | None = None
+    data: bytes, name: str, environment: Mapping[str, str] | None = None, form: Form = RECIPE
 ) -> tuple[Node, list[Problem]]:
     """`read_file` for bytes at hand."""
     if len(data) > LARGEST_FILE:
-        raise fatal("Y108", name, 0, 0, f"is larger than {LARGEST_FILE} bytes, which no recipe is")
+        raise fatal("Y108", name, 0, 0, f"is larger than {LARGEST_FILE} bytes, which no {form.word} is")
     text = decode(data, name)
-    composer = _Composer(text, name, environment)
+    composer = _Composer(text, name, environment, form)
     return composer.document(), composer.problems
+
+
+def _is_suite(entries: Mapping[str, Entry]) -> bool:
+    return "experiments" in entries and "model" not in entries
 
 
 class _Composer:
     """Builds the tree from PyYAML's events."""
 
-    def __init__(self, text: str, name: str, environment: Mapping[str, str] | None) -> None:
+    def __init__(self, text: str, name: str, environment: Mapping[str, str] | None, form: Form) -> None:
         self.text = text
+        self.form = form
         self.name = name
         self.environment = environment
         self.problems: list[Problem] = []
@@ -86,23 +103,23 @@ class _Composer:
     def _document(self) -> Node:
         self._next()  # stream start
         if self.loader.check_event(yaml.StreamEndEvent):
-            raise fatal("Y103", self.name, 1, 1, "is empty", expected=_TOP)
+            raise fatal("Y103", self.name, 1, 1, "is empty", expected=self.form.top)
         self._next()  # document start
         root = self._node()
         self._next()  # document end
         if not self.loader.check_event(yaml.StreamEndEvent):
             at = self._at(self.loader.peek_event())
             raise self._fatal("Y104", at, "holds several documents", "keep one, without `---` inside")
-        if isinstance(root.value, dict) and "experiments" in root.value and "model" not in root.value:
+        if self.form is RECIPE and isinstance(root.value, dict) and _is_suite(root.value):
             at = root.value["experiments"].key_at
             raise self._fatal(
                 "Y105", at, "is a suite of nvrx-bench, not a recipe", "nvrx-bench --list checks it"
             )
         if root.value is None:
-            raise fatal("Y103", self.name, 1, 1, "is empty", expected=_TOP)
+            raise fatal("Y103", self.name, 1, 1, "is empty", expected=self.form.top)
         if not isinstance(root.value, dict):
             kind = "a list" if isinstance(root.value, list) else "a single value"
-            raise self._fatal("Y105", root.at, f"holds {kind} at the top", expected=_TOP)
+            raise self._fatal("Y105", root.at, f"holds {kind} at the top", expected=self.form.top)
         return root
 
     def _at(self, event: Any) -> Position:

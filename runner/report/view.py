@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runner.ledger.codec import Record
 from runner.ledger.events import LaunchStarted, LifeStarted
@@ -109,13 +110,19 @@ def view_run(folder: Path) -> RunView:
     )
 
 
-def _label(folder: Path) -> dict[str, object]:
-    for place in (folder, folder.parent):
-        path = place / LABEL_FILE
-        if path.is_file():
-            data = json.loads(path.read_text(encoding="utf-8"))
-            return data if isinstance(data, dict) else {}
-    return {}
+def _label(folder: Path) -> dict[str, Any]:
+    return next(filter(None, (read_label(place / LABEL_FILE) for place in (folder, folder.parent))), {})
+
+
+def read_label(path: Path) -> dict[str, Any]:
+    """What `nvrx-bench` wrote about a cell; nothing where there is no such file, or something else in it."""
+    if not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def _distance(saves: tuple[Save, ...]) -> int | None:

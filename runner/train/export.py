@@ -77,7 +77,7 @@ def export(recipe: Recipe, step: str, output: str | None) -> int:
             _write_description(recipe, config, tokenizer, record, folder)
     except OSError as error:
         if no_room(error):
-            raise storage_error(error) from error
+            raise storage_error(error, target) from error
         raise InputError(f"--output: {error.filename or target}: {error.strerror}") from error
     write_out(f"step {number} exported to {target}\n")
     return int(ExitCode.DONE)

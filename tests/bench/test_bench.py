@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,19 +15,19 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from suitelab import SUITES, written
 
 from runner.bench import cli, kubelet
-from runner.bench.cell import GRACE, CellResult, Stopped, finished_before, run_cell
+from runner.bench.cell import GRACE, CellResult, Stopped, failed_before, finished_before, make_anew, run_cell
 from runner.bench.cli import main
-from runner.bench.suite import Cell, Replace, Suite, cells_of, lay_over, load_suite, parse_override
+from runner.bench.suite import Cell, Suite, cells_of, load_suite
 from runner.errors import InputError
+from runner.launch.lock import take_lock
 from runner.ledger.goodput import account
 from runner.ledger.history import NS
 from runner.ledger.reader import read_run
 from runner.recipe.load import check_file
-from runner.report.view import view_run
-
-SUITES = Path(__file__).parents[2] / "recipes" / "suites"
+from runner.report.view import read_label, view_run
 
 # Stands in for `nvrx-run`: counts its starts, trains two steps a start on one "rank", and crashes until the third.
 PROGRAM = """
@@ -46,6 +48,7 @@ for step in (2 * start + 1, 2 * start + 2):
     time.sleep(0.02)
     rank.record(StepEnded(step, 0.02, 0.0, 10, 1.0, 0.1, None))
 bad = start < crashes
+if bad: print("nvrx-run: why it ended\\nnvrx-run: details in a log\\na summary")
 rank.record(LifeEnded("error" if bad else "finished"))
 launcher.record(LaunchEnded(int(bad)))
 sys.exit(int(bad))
@@ -85,7 +88,7 @@ def run(
 
 @pytest.mark.parametrize("path", sorted(SUITES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_cell_of_every_shipped_suite_is_a_valid_recipe(path: Path, tmp_path: Path) -> None:
-    cells = cells_of(load_suite(path), path, tmp_path)
+    cells = cells_of(load_suite(path), tmp_path)
     assert len(cells) >= 4
     for one in cells:
         recipe = tmp_path / f"{one.name}.yaml"
@@ -100,7 +103,7 @@ def test_the_fault_suites_give_every_layer_the_same_faults(tmp_path: Path) -> No
     for name, experiment in (("article-faults", "layer"), ("laptop", "faults")):
         path = SUITES / f"{name}.yaml"
         seen = set()
-        for one in cells_of(load_suite(path), path, tmp_path):
+        for one in cells_of(load_suite(path), tmp_path):
             if one.experiment == experiment:
                 recipe = tmp_path / "recipe.yaml"
                 recipe.write_text(one.recipe)
@@ -112,7 +115,7 @@ def test_the_fault_suites_give_every_layer_the_same_faults(tmp_path: Path) -> No
 
 def test_the_article_suite_is_the_articles_experiment(tmp_path: Path) -> None:
     path = SUITES / "article-faults.yaml"
-    cells = {one.name: one for one in cells_of(load_suite(path), path, tmp_path)}
+    cells = {one.name: one for one in cells_of(load_suite(path), tmp_path)}
     (tmp_path / "r.yaml").write_text(cells["layer-kubernetes"].recipe)
     loaded, _ = check_file(tmp_path / "r.yaml")
     assert loaded is not None
@@ -123,47 +126,60 @@ def test_the_article_suite_is_the_articles_experiment(tmp_path: Path) -> None:
     assert cells["layer-kubernetes"].restart == "kubernetes"
 
 
-def test_pieces_merge_and_replace() -> None:
-    below = {"a": {"x": 1, "y": 2}, "b": 1}
-    assert lay_over(below, {"a": {"y": 3}}) == {"a": {"x": 1, "y": 3}, "b": 1}
-    replaced = lay_over(below, {"a": Replace({"z": 1})})
-    assert replaced["a"] == {"z": 1} and isinstance(replaced["a"], Replace)
-    assert isinstance(
-        lay_over(replaced, {"a": {"w": 2}})["a"], Replace
-    )  # it still replaces what the recipe has
-
-
-def test_all_mistakes_of_a_suite_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "s.yaml"
-    path.write_text(
-        "name: Bad Name\nrecipy: r.yaml\nrepeats: many\nexperiments:\n  - nam: saves\n    axes:\n      mode:\n"
-        "        Sync!: {}\n        async: {needs_gpus: -1}\n      every: []\n  - 7\n"
-    )
-    assert main([str(path)]) == 2
-    texts = "wants lower-case letters, digits, `.`, `+` and `-`, as its folder is called so"
-    assert capsys.readouterr().err.replace(f"nvrx-bench: {path}:", "").splitlines() == [
-        f"1:1: name: {texts}, not 'Bad Name'",
-        "1:1: recipe: is missing; is it `recipy`?",
-        "2:1: recipy: no such key; did you mean `recipe`?; known here: name, recipe, common, repeats, timeout, "
-        "max_restarts, keep_checkpoints, experiments",
-        "3:1: repeats: wants an integer, not 'many'",
-        "5:5: experiments.0.nam: no such key; did you mean `name`?; known here: name, common, axes",
-        "5:5: experiments.0.name: is missing; is it `nam`?",
-        f"8:9: experiments.0.axes.mode.Sync!: {texts}, not 'Sync!'",
-        "9:17: experiments.0.axes.mode.async.needs_gpus: input should be greater than or equal to 0, not -1",
-        "10:7: experiments.0.axes.every: wants a mapping (key: value)",
-        "11:5: experiments.1: wants a mapping (key: value), not 7",
-    ]
-
-
-@pytest.mark.parametrize(("text", "what"), [("- a\n", ""), ("", ", not None")])
-def test_a_file_that_holds_no_suite_is_told_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, what: str
+def test_two_at_once_in_one_folder_would_remove_each_others_cells_so_the_second_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "s.yaml"
-    path.write_text(text)
-    assert main([str(path)]) == 2
-    assert capsys.readouterr().err == f"nvrx-bench: {path}:1:1: suite: wants a mapping (key: value){what}\n"
+    path, out = written(tmp_path, "experiments: [{name: e, axes: {a: {v: {}}}}]\n"), tmp_path / "out"
+    out.mkdir()
+    with take_lock(out / ".lock", 0.0):
+        assert main([str(path), "--out", str(out)]) == 2
+        assert (
+            f"--out: {out} is in use by another nvrx-bench (process {os.getpid()}" in capsys.readouterr().err
+        )
+        assert main([str(path), "--out", str(out), "--list"]) == 0  # which runs nothing
+    assert [entry.name for entry in out.iterdir()] == [".lock"]
+
+
+def test_looking_at_a_suite_writes_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path, "experiments: [{name: e, axes: {a: {v: {}}}}]\n")
+    assert main([str(path), "--out", str(tmp_path / "out"), "--list"]) == 0
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "null", "[]", '"x"', '{"status": "done"}', "[" * 100_000, "\xff",
+    '{"status": "done", "recipe": "# a recipe\\n", "exit_codes": "x", "seconds": 1}',
+])  # fmt: skip
+def test_a_damaged_mark_of_a_done_cell_means_that_it_runs_again(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "cell"
+    (folder / "run" / "ledger").mkdir(parents=True)
+    (folder / "cell.json").write_text(text, encoding="latin-1")
+    assert finished_before(folder, cell()) is None and failed_before(folder, cell()) == ""
+    read_label(folder / "cell.json")
+    (folder / "cell.json.partial").touch()  # it was killed while it wrote the mark
+    make_anew(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_done_cell_whose_run_was_removed_runs_again(tmp_path: Path) -> None:
+    run(tmp_path / "cell", crashes=0)
+    assert finished_before(tmp_path / "cell", cell()) is not None
+    shutil.rmtree(tmp_path / "cell" / "run")
+    assert finished_before(tmp_path / "cell", cell()) is None
+
+
+def test_a_full_disk_under_the_results_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of a write: without a path
+
+    path, out = written(tmp_path, "experiments: [{name: e, axes: {a: {v: {}}}}]\n"), tmp_path / "out"
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main([str(path), "--out", str(out)]) == 13
+    assert capsys.readouterr().err == (
+        f"nvrx-bench: {out}: No space left on device; make room, then run the same command\n"
+    )
 
 
 def test_no_cell_runs_where_one_is_no_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,15 +190,14 @@ def test_no_cell_runs_where_one_is_no_recipe(tmp_path: Path, capsys: pytest.Capt
     )
     assert main([str(path), "--out", str(tmp_path / "out")]) == 2
     assert "stepz" in capsys.readouterr().err
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_setting_can_be_overridden_in_every_cell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = SUITES / "laptop.yaml"
-    overrides = [parse_override("training.steps=24"), parse_override("checkpoint.every=12")]
-    for one in cells_of(load_suite(path), path, tmp_path, overrides):
+    for one in cells_of(load_suite(path), tmp_path, ["training.steps=24", "checkpoint.every=12"]):
         (tmp_path / "recipe.yaml").write_text(one.recipe)
         loaded, problems = check_file(tmp_path / "recipe.yaml")
         assert loaded is not None, (one.name, problems)
@@ -190,15 +205,6 @@ def test_a_setting_can_be_overridden_in_every_cell(
     for bad in ("training.steps", "=3", "a..b=1", "a.b=[1"):
         assert main([str(path), "--out", str(tmp_path / "out"), "--set", bad]) == 2
         assert f"--set {bad}" in capsys.readouterr().err
-
-
-def test_two_cells_of_one_name_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "r.yaml").write_text("{}")
-    twice = suite(
-        experiments=[{"name": "e", "axes": {"a": {"v": {}}}}, {"name": "e", "axes": {"b": {"v": {}}}}]
-    )
-    with pytest.raises(InputError, match="two cells are called e-v"):
-        cells_of(twice, tmp_path / "s.yaml", tmp_path)
 
 
 def test_the_back_off_is_the_kubelets() -> None:
@@ -228,7 +234,8 @@ def test_a_crashed_cell_is_restarted_as_a_kubelet_does_until_it_is_done(
 def test_a_cell_without_restarts_fails_with_its_exit_code_and_log(tmp_path: Path) -> None:
     result = run(tmp_path / "cell", crashes=1, restart="never")
     assert (result.status, result.exit_codes) == ("failed", [1])
-    assert "exit code 1" in result.note and "log.txt" in result.note
+    assert result.note == f"exit code 1: why it ended; see {tmp_path / 'cell' / 'log.txt'}"
+    assert failed_before(tmp_path / "cell", cell()) == result.note
 
 
 def test_restarts_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

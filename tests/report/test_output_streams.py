@@ -202,7 +202,7 @@ def test_a_run_whose_streams_are_closed_opens_no_file_in_their_place(tmp_path: P
     [
         (report.main, ("{run}", "--out")),
         (report.main, ("{run}", "--costs")),
-        (bench.main, (SUITE, "--list", "--out")),
+        (bench.main, (SUITE, "--out")),
         (cli.main, ("--emit-manifest", RECIPE, "-o")),
     ],
 )
