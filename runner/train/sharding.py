@@ -115,6 +115,13 @@ def build_mesh(recipe: Recipe, device: torch.device, world_size: int) -> DeviceM
     return init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))
 
 
+def compute_dtype(recipe: Recipe) -> torch.dtype:
+    """In which forward and backward compute."""
+    sharding = recipe.sharding
+    stated = None if isinstance(sharding, DdpSharding) else sharding.compute_dtype
+    return torch_dtype(stated or ("bfloat16" if recipe.training.precision == "bf16" else "float32"))
+
+
 def shard_fsdp(model: nn.Module, recipe: Recipe, mesh: DeviceMesh, units: list[str]) -> None:
     """Apply `fully_shard` to the units and to the whole, in place (FSDP and HSDP).
 
@@ -127,9 +134,9 @@ def shard_fsdp(model: nn.Module, recipe: Recipe, mesh: DeviceMesh, units: list[s
     sharding = recipe.sharding
     if not isinstance(sharding, FsdpSharding | HsdpSharding):
         raise TypeError("only fsdp and hsdp shard")
-    compute = sharding.compute_dtype or ("bfloat16" if recipe.training.precision == "bf16" else "float32")
+    compute = compute_dtype(recipe)
     policy = MixedPrecisionPolicy(
-        param_dtype=None if compute == recipe.model.param_dtype else torch_dtype(compute),
+        param_dtype=None if compute == torch_dtype(recipe.model.param_dtype) else compute,
         reduce_dtype=torch_dtype(sharding.reduce_dtype),
     )
     for name in reversed(units):  # children before the parents that hold them

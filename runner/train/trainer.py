@@ -14,6 +14,7 @@ from runner.train.connect import connect_early
 from runner.train.data.batches import check_batch_arithmetic
 from runner.train.data.source import DataPreparation
 from runner.train.facts import model_facts
+from runner.train.first_kernels import load_kernels
 from runner.train.loop import LoopParts, TrainingLoop
 from runner.train.ports import Ledger, Life
 from runner.train.setup import ModelFactory, Workload, configure_backend, pick_device
@@ -49,6 +50,7 @@ class Trainer:
             # What is imported by now stays: collections need not look at its millions of objects again. A restart
             # in process collects several times, each of which took a few tenths of a second.
             gc.freeze()
+            load_kernels(recipe, self._factory.config, device)
         phase.ended("data")
         life.starting("model", longest)  # joining others is no part of it: it waits
         life.join(device)
