@@ -192,9 +192,9 @@ class FaultingLedger:
         if rank is not None:
             self._rank = rank
 
-    def record(self, event: Event) -> None:
+    def record(self, event: Event, *, ago: float = 0.0) -> None:
         """Append one event, then fire what is due at it."""
-        self._ledger.record(event)
+        self._ledger.record(event, ago=ago)
         if self.faults is not None:
             self.faults.on_event(event, self._rank)
 

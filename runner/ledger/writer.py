@@ -79,13 +79,18 @@ class LedgerWriter:
         if rank is not None:
             self._rank = rank
 
-    def record(self, event: Event) -> None:
+    def record(self, event: Event, *, ago: float = 0.0) -> None:
         """Append one event. Never raises for a full or lost disk: says so on the log once, and counts.
+
+        Args:
+            ago: seconds since it happened.
 
         Raises:
             TypeError, ValueError: the event holds something that is not JSON (a programming error).
         """
-        stamp = Stamp(time.time(), time.monotonic(), self._node, self._rank, self._life, os.getpid())
+        stamp = Stamp(
+            time.time() - ago, time.monotonic() - ago, self._node, self._rank, self._life, os.getpid()
+        )
         line = encode(event, stamp)
         if stamp.pid != self._pid:  # forked: the file belongs to the parent
             self._lock = threading.RLock()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +16,14 @@ from runner.recipe.recipe import Recipe
 from runner.train.data.batches import BatchSource, to_device
 from runner.train.kernels import KernelTimes
 from runner.train.loss import next_token_loss
-from runner.train.metrics import LifeOverError, NonFiniteError, PendingMetrics, StepMetrics
+from runner.train.metrics import LifeOverError, Moment, NonFiniteError, PendingMetrics, StepMetrics
 from runner.train.optimizer import learning_rate
 from runner.train.pace import Pace
 from runner.train.ports import Checkpointer, FaultInjector, Ledger, Life
 from runner.train.progress import StepReporter
 from runner.train.setup import Workload, seed_micro_batch
 from runner.train.sharding import set_gradient_sync
+from runner.train.step_clock import StepClock, StepTime
 from runner.train.waiting import PeerWaits
 
 
@@ -77,8 +77,7 @@ class TrainingLoop:
             else None
         )
         self._stop_agreed = False
-        self._stalled = 0.0
-        self._step_began = time.monotonic()
+        self._clock = StepClock(Moment(device))
 
     def run(self) -> None:
         """Train from `state.step` to the end, and commit the last step.
@@ -89,7 +88,7 @@ class TrainingLoop:
         """
         state = self._workload.state
         self._batches.start(state.step, state.data)
-        self._step_began = time.monotonic()
+        self._clock = StepClock(Moment(self._device))
         with StepReporter(
             self._parts.recipe, self._parts.ledger, self._parts.log, self._life.rank
         ) as reporter:
@@ -123,7 +122,8 @@ class TrainingLoop:
         if last is not None and last.complete():
             metrics = last.wait(self._over)
             if self._take():
-                self._parts.ledger.record(self._ended(metrics))
+                took = self._clock.ended_unseen(last.ready)
+                self._parts.ledger.record(self._ended(metrics, took), ago=took.ago)
 
     def _step(self, step: int, reporter: StepReporter) -> None:
         if self._stop_agreed:  # ahead of the forward, which may change buffers: what is saved is a whole step
@@ -145,7 +145,7 @@ class TrainingLoop:
 
     def _forward_backward(self, step: int) -> torch.Tensor:
         """Accumulate the gradient of this rank's micro batches; returns their mean loss, a detached scalar."""
-        self._stalled += self._parts.checkpointer.before_forward()
+        self._clock.stalled(self._parts.checkpointer.before_forward())
         first = self._life.rank * self._micro_batches
         total = torch.zeros((), device=self._device)
         for index, batch in enumerate(self._batches.micro_batches()):
@@ -162,11 +162,11 @@ class TrainingLoop:
 
     def _update(self, step: int) -> None:
         workload, checkpointer = self._workload, self._parts.checkpointer
-        self._stalled += checkpointer.before_update()
+        self._clock.stalled(checkpointer.before_update())
         workload.optimizer.update(learning_rate(step, self._training))
         workload.state.step = step
         workload.state.data = self._batches.state()
-        self._stalled += checkpointer.after_update()
+        self._clock.stalled(checkpointer.after_update())
 
     def _settle(self, reporter: StepReporter) -> None:
         """Wait for the metrics of the step that is under way, check and report them."""
@@ -180,7 +180,7 @@ class TrainingLoop:
             raise
         if not self._take():  # `freeze` was faster
             raise LifeOverError(f"step {metrics.step}: this life was ended by a fault elsewhere")
-        reporter.step(self._ended(metrics))
+        reporter.step(self._ended(metrics, self._clock.ended(pending.ready)))
         self._stop_agreed |= metrics.stop_requested
 
     def _take(self) -> bool:
@@ -191,15 +191,12 @@ class TrainingLoop:
             return False
         return True
 
-    def _ended(self, metrics: StepMetrics) -> StepEnded:
-        """The record of the step that these metrics are of; the next one begins."""
-        now = time.monotonic()
-        seconds, stalled = now - self._step_began, self._stalled
-        self._step_began, self._stalled = now, 0.0
+    def _ended(self, metrics: StepMetrics, took: StepTime) -> StepEnded:
+        """The record of the step that these metrics are of."""
         return StepEnded(
             step=metrics.step,
-            seconds=seconds,
-            stalled=stalled,
+            seconds=took.seconds,
+            stalled=took.stalled,
             tokens=self._tokens,
             loss=metrics.loss,
             lr=learning_rate(metrics.step, self._training),

@@ -29,6 +29,25 @@ class StepMetrics:
     stop_requested: bool
 
 
+class Moment:
+    """A moment of a device's work: when it has done what is queued by now."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        if self._event is not None:
+            self._event.record()
+
+    def past(self) -> bool:
+        """Whether the device has come so far."""
+        return self._event is None or self._event.query()
+
+    def since(self, earlier: Moment) -> float | None:
+        """Seconds of the device's time from `earlier` to this, both past; None on a CPU, which queues nothing."""
+        if self._event is None or earlier._event is None:
+            return None
+        return earlier._event.elapsed_time(self._event) / 1000
+
+
 class PendingMetrics:
     """A step's metrics on their way to the host.
 
@@ -40,24 +59,24 @@ class PendingMetrics:
         values: this rank's loss and its wish to stop (0 or 1), float32, shape (2,); summed over the ranks here.
         grad_norm: norm of the summed gradient, alike on all ranks; a scalar.
         world_size: number of ranks.
+
+    Attributes:
+        ready: when they are on the host.
     """
 
     def __init__(self, step: int, values: torch.Tensor, grad_norm: torch.Tensor, world_size: int) -> None:
         dist.all_reduce(values)
         packed = torch.cat([values, grad_norm.detach().float().reshape(1)])
         self._step, self._world = step, world_size
-        self._event: torch.cuda.Event | None = None
+        self._host = packed
         if packed.is_cuda:
             self._host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
             self._host.copy_(packed, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        else:
-            self._host = packed
+        self.ready = Moment(packed.device)
 
     def complete(self) -> bool:
         """Whether `wait` would return, or raise, at once."""
-        return self._event is None or self._event.query()
+        return self.ready.past()
 
     def wait(self, over: threading.Event) -> StepMetrics:
         """The metrics.

@@ -45,8 +45,12 @@ class TrainState:
 class Ledger(Protocol):
     """Append-only record of a run."""
 
-    def record(self, event: Event) -> None:
-        """Append one event; never raises for a full or lost disk, but says so on the log once."""
+    def record(self, event: Event, *, ago: float = 0.0) -> None:
+        """Append one event; never raises for a full or lost disk, but says so on the log once.
+
+        Args:
+            ago: seconds since it happened.
+        """
 
     def sync(self) -> None:
         """Make everything recorded so far durable (fsync)."""

@@ -90,7 +90,7 @@ class Recorder:
         self.events: list[Any] = []
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
 
-    def record(self, event: Any) -> None:
+    def record(self, event: Any, *, ago: float = 0.0) -> None:
         self.events.append(event)
 
     def sync(self) -> None: ...

@@ -43,6 +43,16 @@ def test_events_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert abs(second.at / NS - time.time()) < 5
 
 
+def test_an_event_that_is_recorded_late_stands_where_it_happened(tmp_path: Path) -> None:
+    """As the step before a hang, which nobody looked at meanwhile: the hang must not count as a part of it."""
+    writer = LedgerWriter(tmp_path, rank=0, life="1")
+    writer.record(FaultFired(0, 2, "hang"))
+    writer.record(step(1), ago=5.0)
+    ended, fired = read_run(tmp_path).records
+    assert (ended.event, fired.event) == (step(1), FaultFired(0, 2, "hang"))
+    assert (fired.at - ended.at) / NS == pytest.approx(5.0, abs=1.0)
+
+
 def test_lines_are_strict_json_even_for_a_diverged_loss(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path, rank=0, life="1")
     writer.record(step(1, loss=math.nan))
