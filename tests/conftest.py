@@ -23,8 +23,9 @@ def pytest_sessionstart() -> None:
 
 
 def _handlers() -> dict[signal.Signals, Handler]:
-    # SIGALRM is pytest-timeout's.
-    return {number: signal.getsignal(number) for number in signal.Signals if number != signal.SIGALRM}
+    # SIGALRM is pytest-timeout's; SIGCHLD torch's for good, once a loader had workers.
+    others = set(signal.Signals) - {signal.SIGALRM, signal.SIGCHLD}
+    return {number: signal.getsignal(number) for number in others}
 
 
 @pytest.fixture(autouse=True)
