@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from runner.errors import InputError
 from runner.recipe.model import ModelSection
+from runner.recipe.words import close_matches
 from runner.train.hub import hub_errors
 
 _CAUSAL = "causal_sdpa"
@@ -61,7 +62,10 @@ def model_config(model: ModelSection, vocab_size: int) -> Any:
             raise InputError(
                 f"model.architecture: transformers knows no model_type {kind!r}: {reason}"
             ) from error
-        _refuse_unknown(set(overrides) - set(type(config)().to_dict()), config)
+        # transformers keeps as they are those that it does not know; older names (rope_theta) and names of other
+        # families (gpt2's hidden_size) become settings of this one.
+        kept = set(overrides) & set(config.to_dict())
+        _refuse_unknown(kept - set(type(config)().to_dict()), config)
     text = config.get_text_config()
     if text.vocab_size < vocab_size:
         raise InputError(
@@ -75,9 +79,12 @@ def model_config(model: ModelSection, vocab_size: int) -> Any:
 
 def _refuse_unknown(keys: set[str], config: Any) -> None:
     if keys:
+        known = set(config.to_dict()) - keys
+        near = [word for key in sorted(keys) for word in close_matches(key, known)]
         raise InputError(
             f"model.architecture: {config.model_type} has no setting {', '.join(sorted(keys))}; "
-            f"see transformers' {type(config).__name__}"
+            + (f"did you mean {', '.join(near)}? " if near else "")
+            + f"see transformers' {type(config).__name__}"
         )
 
 

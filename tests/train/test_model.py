@@ -165,10 +165,28 @@ def test_a_model_that_cannot_be_had_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
+    ("architecture", "setting", "value"),
+    [
+        (
+            {"model_type": "llama", "rope_theta": 5e5},
+            "rope_parameters",
+            {"rope_theta": 5e5, "rope_type": "default"},
+        ),
+        ({"model_type": "gpt2", "hidden_size": 48, "num_attention_heads": 4}, "n_embd", 48),
+    ],
+)
+def test_settings_under_the_names_of_published_configurations_are_taken(
+    make_recipe: MakeRecipe, architecture: dict[str, Any], setting: str, value: object
+) -> None:
+    recipe = make_recipe({"model.architecture": architecture})
+    assert getattr(model_config(recipe.model, 300), setting) == value
+
+
+@pytest.mark.parametrize(
     ("architecture", "message"),
     [
         ({"model_type": "gpt2"}, r"model_type: gpt2, but .* is a llama model; leave `model_type` out"),
-        ({"num_hidden_layrs": 1}, r"llama has no setting num_hidden_layrs"),
+        ({"num_hidden_layrs": 1}, r"llama has no setting num_hidden_layrs; did you mean num_hidden_layers\?"),
     ],
 )
 def test_keys_that_a_named_model_does_not_have_are_refused(
