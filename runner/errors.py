@@ -74,7 +74,10 @@ def storage_error(error: OSError, path: object = None) -> RunError:
 
 
 def in_another_locale(error: UnicodeEncodeError) -> str:
-    """A path that this process's locale cannot name, as one line with the remedy."""
+    """A path that this process's locale cannot name, or that is no text at all, as one line with the remedy."""
+    if error.encoding == "utf-8":  # every text has one: it is a byte of another encoding
+        byte = ord(error.object[error.start]) & 0xFF
+        return f"{error.object!a}: byte 0x{byte:02x} of this path is not UTF-8; rename that file or folder"
     return (
         f"{error.object!a}: the locale's {error.encoding} has no {error.object[error.start]!a}; "
         "use one of UTF-8, e.g. LC_ALL=C.UTF-8, or set PYTHONUTF8=1"

@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.launch.durable import write_durably
 from runner.recipe.fault_schedule import PlannedFault
+from runner.strictjson import parse
 
 
 class FiredFaults:
@@ -44,12 +45,15 @@ class FiredFaults:
     def all(self) -> list[dict[str, Any]]:
         """All that have fired and can be read, by time: the fields of `PlannedFault`, and `time` (Unix, seconds)."""
         found = [_fields(path) for path in self._folder.glob("*.json")]
-        return sorted((fields for fields in found if "time" in fields), key=lambda fields: fields["time"])
+        return sorted(
+            (fields for fields in found if isinstance(fields.get("time"), int | float)),
+            key=lambda fields: fields["time"],
+        )
 
 
 def _fields(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

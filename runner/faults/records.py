@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from runner.launch.durable import write_durably
+from runner.strictjson import parse
 
 FaultKind = Literal["exception", "hang", "interrupted", "died"]
+_END_OF_TIME = 253_402_300_800  # the year 10000, which no calendar here knows
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,21 @@ def _files(run_folder: Path) -> list[tuple[Path, FaultRecord | None]]:
 
 def _record(path: Path) -> FaultRecord | None:
     try:
-        record = FaultRecord(**json.loads(path.read_bytes()))
+        record = FaultRecord(**parse(path.read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
-    numbers = (record.rank, record.step, record.time)
+    numbers = (record.rank, record.step)
     texts = (record.kind, record.layer, record.attempt, record.what, record.stacks, record.phase)
-    whole = all(isinstance(n, int | float) for n in numbers) and all(isinstance(t, str) for t in texts)
-    return record if whole and record.kind in get_args(FaultKind) else None
+    whole = all(type(n) is int for n in numbers) and all(isinstance(t, str) for t in texts)
+    whole = whole and isinstance(record.time, int | float) and 0 <= record.time < _END_OF_TIME
+    return _printable(record) if whole and record.kind in get_args(FaultKind) else None
+
+
+def _printable(record: FaultRecord) -> FaultRecord:
+    """The record with bytes that are no text, as a path may have them, written as escapes."""
+    told: dict[str, Any] = {
+        name: value.encode("utf-8", "backslashreplace").decode()
+        for name, value in asdict(record).items()
+        if isinstance(value, str)
+    }
+    return replace(record, **told)

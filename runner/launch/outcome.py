@@ -15,6 +15,7 @@ from pathlib import Path
 from runner.errors import ExitCode
 from runner.launch.durable import write_durably
 from runner.launch.lastword import ROOM, LastWord, last_words
+from runner.strictjson import parse
 
 # These end the run whatever the recovery layer is: a restart would meet the same again, or is not allowed any more.
 DECISIVE = frozenset(
@@ -102,7 +103,7 @@ def read_outcome(path: Path) -> Outcome | None:
 def parse_outcome(text: bytes) -> Outcome | None:
     """The outcome that a worker wrote; None where it is something else, or only half of it."""
     try:
-        return Outcome(**json.loads(text))
+        return Outcome(**parse(text))
     except (ValueError, TypeError):
         return None
 

@@ -14,6 +14,7 @@ from typing import BinaryIO
 from runner.errors import ExitCode, InputError, RunError, no_room
 from runner.launch.durable import write_durably
 from runner.launch.lock import Held, take_lock
+from runner.strictjson import parse
 
 NOTE = "owner.json"
 LOCK = ".lock"
@@ -43,7 +44,7 @@ def identity(run_folder: Path, default: str) -> str:
         OSError: `run.json` cannot be read.
     """
     try:
-        run = json.loads((run_folder / RUN).read_text(encoding="utf-8"))
+        run = parse((run_folder / RUN).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return default
     known = (run.get("owner") or run.get("run_id")) if isinstance(run, dict) else None
@@ -109,7 +110,7 @@ def _release(lock: BinaryIO | None) -> None:
 
 def _read(note: Path) -> Owner | None:
     try:
-        content = json.loads(note.read_text(encoding="utf-8"))
+        content = parse(note.read_bytes())
         run_id, run_folder = content["run_id"], content["run_folder"]
     except FileNotFoundError:
         return None

@@ -15,6 +15,7 @@ from runner.launch.lock import Held, take_lock
 from runner.launch.owner import RUN, Owner, claim, identity
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
+from runner.strictjson import parse
 
 RECIPE = "recipe.yaml"
 _FOLDERS = ("logs", "outcome", "faults", "ledger", "data")  # that a run makes in its folder
@@ -142,7 +143,7 @@ class RunFolder:
         recipe ends ahead of what was trained, only a checkpoint of that very step is the end of the run.
         """
         try:
-            trained = int(json.loads((self.path / "finished.json").read_text())["steps"])
+            trained = int(parse((self.path / "finished.json").read_bytes())["steps"])
         except (OSError, ValueError, TypeError, KeyError):  # absent or damaged: the checkpoints decide
             return ""
         end = self._recipe.training.steps

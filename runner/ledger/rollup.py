@@ -15,6 +15,7 @@ from pathlib import Path
 
 from runner.ledger.codec import Stamp, decode, encode
 from runner.ledger.events import Event, SnapshotTaken, StepEnded, StepsRolled
+from runner.strictjson import parse
 
 STEPS_A_LINE = 32
 """Steps that the first folding puts into one line."""
@@ -29,7 +30,7 @@ def folded_through(history: Path) -> int:
     """Number of the last segment that a history holds; -1 where there is none or it is unreadable."""
     try:
         with history.open("rb") as file:
-            return int(json.loads(file.readline())["folded_through"])
+            return int(parse(file.readline())["folded_through"])
     except (OSError, ValueError, KeyError, TypeError):
         return -1
 

@@ -236,7 +236,7 @@ def _config(recipe: Recipe) -> dict[str, Any] | None:
             raise ShapeError(f"{file} is larger than a configuration is")
         try:
             base = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ShapeError(f"{file} cannot be read: {error}") from None
         if not isinstance(base, dict):
             raise ShapeError(f"{file} holds no JSON object")

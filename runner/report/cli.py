@@ -204,7 +204,7 @@ def write_report(
     figures = figures_of(views[0]) if single else comparison_figures(views)
     svgs = {name: as_svg(figure) for name, figure in figures.items()}
     for name, figure in figures.items():
-        _replace(out / "figures" / f"{name}.svg", svgs[name].encode())
+        _replace(out / "figures" / f"{name}.svg", _as_utf8(svgs[name]))
         _replace(out / "figures" / f"{name}.png", as_png(figure))
     now = datetime.now(timezone.utc)
     if single:
@@ -224,8 +224,13 @@ def write_report(
             "index.html": comparison_page(views, svgs, now=now, pages=pages),
         }
     for name, text in files.items():
-        _replace(out / name, text.encode())
+        _replace(out / name, _as_utf8(text))
     return out / "index.html"
+
+
+def _as_utf8(text: str) -> bytes:
+    """A folder's name may hold bytes that are no text: they are shown as escapes."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _replace(path: Path, data: bytes) -> None:

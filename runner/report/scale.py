@@ -8,7 +8,6 @@ writes one from runs. docs/scaling.md states the model and its limits.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from runner.errors import ExitCode, InputError, RunError
 from runner.ledger.interval import GPU_HOURS_BETWEEN_FAULTS, Advice, Costs, FaultRates, advise
 from runner.ledger.simulate import simulate
 from runner.streams import complain, write_out
+from runner.strictjson import parse
 
 SCALES = (64, 256, 1024, 4096, 16384)
 """GPUs."""
@@ -91,7 +91,7 @@ def load_costs(path: Path) -> CostsFile:
         InputError: it cannot be read or lacks something; all mistakes of a layer named.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse(path.read_bytes())
         layers = {name: _layer(name, entry) for name, entry in data["layers"].items()}
         return CostsFile(str(data.get("measured", "")), float(data["step"]), layers)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

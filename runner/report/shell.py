@@ -122,5 +122,5 @@ def drawing(name: str, svg: str, caption: str) -> str:
 
 def download(name: str, text: str, kind: str) -> str:
     """A link that holds its file in itself."""
-    data = base64.b64encode(text.encode()).decode()
+    data = base64.b64encode(text.encode("utf-8", "backslashreplace")).decode()
     return f'<a download="{escape(name)}" href="data:{kind};base64,{data}">{escape(name)}</a>'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from runner.ledger.history import NS, History
 from runner.ledger.reader import RunLedger, read_run
 from runner.ledger.saves import Save, Snapshots, saves_of, snapshots_of
 from runner.ledger.split import Span
+from runner.strictjson import parse
 
 LABEL_FILE = "cell.json"
 """Written by `nvrx-bench` into each cell's folder: {"name": ..., "baseline": "kubernetes" | null}."""
@@ -119,8 +119,8 @@ def read_label(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        data = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
+        data = parse(path.read_bytes())
+    except ValueError:
         return {}
     return data if isinstance(data, dict) else {}
 

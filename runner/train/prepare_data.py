@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from runner.arguments import Parser, a_path, working_folder
 from runner.errors import ExitCode, InputError, RunError, storage_error
 from runner.streams import complain, interrupted, write_out
+from runner.strictjson import parse
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
@@ -247,7 +248,7 @@ def _noted(path: Path, dtype: str) -> tuple[int, int]:
         InputError: its note is damaged.
     """
     try:
-        note = json.loads(path.read_text(encoding="utf-8"))
+        note = parse(path.read_bytes())
         documents, tokens, same = int(note["documents"]), int(note["tokens"]), note["dtype"] == dtype
     except FileNotFoundError:
         return 0, 0

@@ -27,7 +27,9 @@ from runner.recipe.load import load_recipe
 from runner.recipe.resolve import resolve
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"steps": "x"}', '{"steps": null}', "\x00"])
+@pytest.mark.parametrize("content", [
+    "", "[]", "{", '{"steps": "x"}', '{"steps": null}', '{"steps": 1e999}', '{"steps": NaN}', "[" * 100_000, "\x00",
+])  # fmt: skip
 def test_a_damaged_mark_of_the_end_counts_as_none(tmp_path: Path, content: str) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(recipe_text(tmp_path, "none"))
@@ -61,7 +63,7 @@ def test_a_run_is_finished_only_while_the_checkpoint_of_its_end_is_whole(tmp_pat
         assert not folder.finished(), "cut short"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"exit_code": 0, "strange": 1}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"exit_code": 0, "strange": 1}', "[" * 100_000])
 def test_a_file_that_is_no_outcome_is_left_aside(tmp_path: Path, content: str) -> None:
     reader = OutcomeReader(tmp_path)
     (outcome_folder(tmp_path) / "strange.json").write_text(content)
@@ -83,8 +85,14 @@ def test_a_file_where_a_run_keeps_a_folder_is_named(tmp_path: Path, name: str) -
         RunFolder(resolve(load_recipe(recipe).recipe, cwd=tmp_path), 0)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"kind": "died"}', None])
-def test_damaged_records_of_faults_are_left_out_and_named(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize("content", [
+    b"", b"{", b"[]", b"\xff", b'{"kind": "died"}', b"[" * 100_000,
+    (b'"rank": 1', b'"rank": "1"'), (b'"rank": 1', b'"rank": NaN'), (b'"time": ', b'"time": 1e300, "x": '),
+    (b'"time": ', b'"time": 1e30'), (b'"time": ', b'"time": -'),
+])  # fmt: skip
+def test_damaged_records_of_faults_are_left_out_and_named(
+    tmp_path: Path, content: bytes | tuple[bytes, bytes]
+) -> None:
     recipe = tmp_path / "recipe.yaml"
     faults = {
         "at": [{"step": 3, "rank": 0, "type": "exception"}, {"step": 5, "rank": 1, "type": "exception"}]
@@ -92,8 +100,8 @@ def test_damaged_records_of_faults_are_left_out_and_named(tmp_path: Path, conten
     recipe.write_text(recipe_text(tmp_path, "none", faults=faults))
     run = tmp_path / "run"
     kept = write_record(run, FaultRecord("died", 1, 3, "none", "a", "rank 1 died"))
-    if content is None:
-        content = kept.read_bytes().replace(b'"rank": 1', b'"rank": "1"')
+    if isinstance(content, tuple):
+        content = kept.read_bytes().replace(*content)
     (run / "faults" / "damaged.json").write_bytes(content)
     (run / "faults" / "silent-rank.txt").write_bytes(content)
     fired = run / "faults" / "fired" / "step-3-exception-rank-0-step.json"
@@ -105,6 +113,11 @@ def test_damaged_records_of_faults_are_left_out_and_named(tmp_path: Path, conten
     assert text.endswith(f"left out, for it is damaged: {run}/faults/damaged.json")
     assert [record.rank for record in read_records(run)] == [1]
     assert hung_ranks(run, 10, 1e12) == []
+
+
+def test_a_record_of_a_path_that_is_no_text_can_be_printed(tmp_path: Path) -> None:
+    write_record(tmp_path, FaultRecord("exception", 1, 3, "none", "a", "OSError: /runs/\udcff"))
+    assert [record.what for record in read_records(tmp_path)] == ["OSError: /runs/\\udcff"]
 
 
 def test_processes_whose_names_are_no_text_are_seen_like_all_others(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tinylab import recipe_text
 
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, RunError, in_another_locale
 from runner.launch.control import Control
 from runner.launch.signals import StopRequests, put_back, stop_before_start, stop_signals
 from runner.launch.terminal import _pump
@@ -140,3 +140,10 @@ def test_a_signal_to_the_supervisor_alone_counts(tmp_path: Path, monkeypatch: py
     signal.raise_signal(signal.SIGUSR2)
     requests.honour(Control(tmp_path), 0.0)
     assert requests.honoured == "SIGUSR2"
+
+
+def test_a_path_with_a_byte_of_another_encoding_is_to_be_renamed() -> None:
+    with pytest.raises(UnicodeEncodeError) as refused:
+        os.fsdecode(b"/runs/\xfcber").encode()
+    told = in_another_locale(refused.value)
+    assert told == "'/runs/\\udcfcber': byte 0xfc of this path is not UTF-8; rename that file or folder"

@@ -127,7 +127,9 @@ def test_a_run_that_goes_on_has_a_page(runs: Path, tmp_path: Path) -> None:
     assert "was lost without an end" in (going_on / "report" / "index.html").read_text()
 
 
-def test_a_run_without_any_step_has_a_page(tmp_path: Path) -> None:
+def test_a_run_without_any_step_has_a_page_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    tmp_path = tmp_path / os.fsdecode(b"\xfcber")
+    tmp_path.mkdir()
     from ledgerlab import Lab
 
     lab = Lab()

@@ -25,6 +25,7 @@ import xxhash
 
 from runner.errors import InputError
 from runner.launch.durable import write_durably
+from runner.strictjson import parse
 
 TOKENS, BLOCKS, INDEX = "tokens.bin", "blocks.bin", "index.json"
 BLOCK = 1 << 16  # bytes of tokens under one checksum
@@ -114,7 +115,7 @@ def read_index(folder: Path) -> CacheIndex:
     with _reading(path):
         text = path.read_bytes()
     try:
-        index = _parsed(json.loads(text.decode()))
+        index = _parsed(parse(text))
     except (ValueError, TypeError, KeyError) as error:
         what = f"is damaged ({type(error).__name__}: {error})" if text else "is empty"
         raise _damaged(path, " ".join(what.split())) from None
