@@ -15,7 +15,9 @@ def parse(text: bytes | str) -> Any:
             or it is nested deeper than Python's parser goes.
     """
     try:
-        return json.loads(text, parse_constant=_refused, parse_float=_finite)
+        return json.loads(
+            text.decode() if isinstance(text, bytes) else text, parse_constant=_refused, parse_float=_finite
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -41,7 +41,9 @@ def read_run(folder: Path) -> RunLedger:
     ledger = Path(folder) / "ledger"
     names = sorted(ledger.glob("*.jsonl")) if ledger.is_dir() else []
     if not names:
-        raise InputError(f"{folder}: no ledger (expected {ledger}/*.jsonl); name the folder of a run")
+        below = Path(folder) / "run"
+        name = f"did you mean {below}?" if (below / "ledger").is_dir() else "name the folder of a run"
+        raise InputError(f"{folder}: no ledger (expected {ledger}/*.jsonl); {name}")
     items: list[tuple[Event, Stamp]] = []
     unreadable = unknown = 0
     for path in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import sys
@@ -82,7 +83,7 @@ def _interval(text: str) -> float:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    views = [view_run(folder) for folder in arguments.runs]
+    views = _told_apart([view_run(folder) for folder in arguments.runs])
     if arguments.costs is not None:
         with _writing("--costs", arguments.costs):
             _replace(arguments.costs, costs_json(views).encode())
@@ -109,6 +110,15 @@ def _report(arguments: argparse.Namespace) -> None:
     with _writing("--out", out):
         page = write_report(views, out, refresh=refresh)
     write_out(f"\nreport: {page}\n")
+
+
+def _told_apart(views: list[RunView]) -> list[RunView]:
+    """Runs of one name are called by their folders."""
+    names = [view.name for view in views]
+    return [
+        dataclasses.replace(view, name=str(view.folder)) if names.count(view.name) > 1 else view
+        for view in views
+    ]
 
 
 @contextmanager

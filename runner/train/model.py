@@ -37,7 +37,8 @@ def model_config(model: ModelSection, vocab_size: int) -> Any:
     Raises:
         InputError: unknown model, type or key.
     """
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers import __version__ as transformers_version
 
     overrides = dict(model.architecture or {})
     if model.name is not None:
@@ -55,13 +56,17 @@ def model_config(model: ModelSection, vocab_size: int) -> Any:
     else:
         overrides.setdefault("vocab_size", vocab_size)
         kind = overrides.pop("model_type")
+        if kind not in CONFIG_MAPPING:
+            near = close_matches(kind, CONFIG_MAPPING.keys())
+            meant = f"did you mean `{near[0]}`?" if near else "see the list of models in its documentation"
+            raise InputError(
+                f"model.architecture: transformers {transformers_version} knows no model_type {kind!r}; {meant}"
+            )
         try:
             config = AutoConfig.for_model(kind, **overrides)
         except ValueError as error:
             reason = str(error).split("\n")[0]
-            raise InputError(
-                f"model.architecture: transformers knows no model_type {kind!r}: {reason}"
-            ) from error
+            raise InputError(f"model.architecture: no {kind} model can have it: {reason}") from error
         # transformers keeps as they are those that it does not know; older names (rope_theta) and names of other
         # families (gpt2's hidden_size) become settings of this one.
         kept = set(overrides) & set(config.to_dict())

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from runner.arguments import Parser, a_path, working_folder
-from runner.errors import ExitCode, InputError, RunError, storage_error
+from runner.errors import ExitCode, InputError, RunError, no_room, storage_error
 from runner.streams import complain, interrupted, write_out
 from runner.strictjson import parse
 
@@ -70,12 +70,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return interrupted("nvrx-data")
 
 
+def _make_room(folder: Path) -> None:
+    """The run's folder, before anything is fetched.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    try:
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if no_room(error):
+            raise
+        raise InputError(
+            f"output.folder: {error.filename or folder} cannot be used: {error.strerror}; "
+            "name a folder that can be written"
+        ) from error
+
+
 def _prepare(recipe: Recipe) -> int:
     from runner.train.data.cache import UnreadableCacheError
     from runner.train.data.packed import packed_folder
     from runner.train.data.text import is_streaming
     from runner.train.data.tokenizer import load_tokenizer
 
+    _make_room(recipe.run_folder)
     tokenizer = with_backoff(lambda: load_tokenizer(recipe))
     if recipe.model.name is not None and not Path(recipe.model.name).is_dir():
         with_backoff(lambda: _fetch_model(recipe))

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -154,6 +155,18 @@ def test_a_folder_that_is_no_run_is_one_clear_line(
     assert main([str(tmp_path / "nowhere")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "no ledger" in error
+    (tmp_path / "cell" / "run" / "ledger").mkdir(parents=True)
+    assert main([str(tmp_path / "cell")]) == 2
+    assert f"did you mean {tmp_path}/cell/run?" in capsys.readouterr().err
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(runs / "async-20", tmp_path / "async-20")
+    assert main([str(runs / "async-20"), str(tmp_path / "async-20"), "--text"]) == 0
+    said = capsys.readouterr().out
+    assert f"  {runs}/async-20 " in said and f"  {tmp_path}/async-20 " in said
 
 
 def test_the_base_install_prints_the_summary_and_says_what_the_page_needs(runs: Path, tmp_path: Path) -> None:

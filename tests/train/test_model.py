@@ -147,7 +147,10 @@ def test_weights_that_lack_a_parameter_are_refused(make_recipe: MakeRecipe, tmp_
             {"sharding.wrap": {"min_params": 10**9}},
             r"no module holds 1000000000 parameters \(the largest holds \d+\)",
         ),
-        ({"model.architecture": {"model_type": "lama"}}, r"knows no model_type 'lama'"),
+        (
+            {"model.architecture": {"model_type": "lama"}},
+            r"knows no model_type 'lama'; did you mean `llama`\?$",
+        ),
         (
             {"model.architecture": {"model_type": "llama", "hidden_sise": 8}},
             r"llama has no setting hidden_sise",

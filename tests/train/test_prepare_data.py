@@ -161,7 +161,23 @@ def test_two_preparations_of_the_same_data_do_not_mix(tmp_path: Path) -> None:
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     done = command(write_recipe(tmp_path, {"source": "files", "format": "text", "paths": ["/no/such/file"]}))
     assert done.returncode == ExitCode.BAD_RECIPE
-    assert done.stderr.strip() == "nvrx-data: dataset.paths: /no/such/file names no file"
+    assert (
+        done.stderr.strip()
+        == "nvrx-data: dataset.paths: /no/such/file names no file; correct it, or bring the files there"
+    )
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_run_folder_that_cannot_be_made_is_the_recipes_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    recipe = write_recipe(tmp_path, {"source": "embedded"})
+    (tmp_path / "file").touch()
+    assert main([str(recipe), "--set", f"output.folder={tmp_path / name}"]) == ExitCode.BAD_RECIPE
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"nvrx-data: output.folder: {tmp_path / name}")
+    assert said.endswith("Not a directory; name a folder that can be written\n")
 
 
 def test_a_full_disk_is_one_line_with_its_own_code(

@@ -86,7 +86,7 @@ def expand_files(dataset: FilesDataset) -> list[str]:
     for pattern in dataset.paths:
         matches = [path for path in glob.glob(pattern, recursive=True) if Path(path).is_file()]  # noqa: PTH207
         if not matches:
-            raise InputError(f"dataset.paths: {pattern} names no file")
+            raise InputError(f"dataset.paths: {pattern} names no file; correct it, or bring the files there")
         found.update(matches)
     return sorted(found)
 
