@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.ledger.codec import Stamp, decode_lines
 from runner.ledger.events import Event
-from runner.ledger.rollup import folded_through
+from runner.ledger.rollup import is_folded, ledger_files
 
 
 class Follower:
@@ -17,7 +17,7 @@ class Follower:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._ledger = folder / "ledger"
+        self._folder = folder
         self._offsets: dict[str, int] = {}
         self._first = True
         self.unreadable = 0
@@ -28,22 +28,18 @@ class Follower:
         A line that is not finished yet waits for the next call.
         """
         items: list[tuple[Event, Stamp]] = []
-        for path in sorted(self._ledger.glob("*.jsonl")):
+        for path in ledger_files(self._folder):
             if path.name.endswith(".history.jsonl"):
                 # Segments are folded into it long after they were read; only at the first call it is news.
                 if self._first:
                     items += self._decode(path.read_bytes().split(b"\n")[1:])
                 continue
-            if self._first and self._is_folded(path):
+            if self._first and is_folded(path):
                 continue
             items += self._decode(self._new_lines(path))
         self._first = False
         items.sort(key=lambda item: item[1].t)
         return items
-
-    def _is_folded(self, path: Path) -> bool:
-        base, number, _ = path.name.rsplit(".", 2)
-        return folded_through(path.with_name(f"{base}.history.jsonl")) >= int(number)
 
     def _new_lines(self, path: Path) -> list[bytes]:
         offset = self._offsets.get(path.name, 0)

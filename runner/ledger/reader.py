@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +9,7 @@ from runner.errors import InputError
 from runner.ledger.clocks import wall_clocks
 from runner.ledger.codec import Record, Stamp, decode_lines
 from runner.ledger.events import Event
-from runner.ledger.rollup import folded_through
-
-_SEGMENT = re.compile(r"(?P<base>.+)\.(?P<number>\d{3,})\.jsonl$")
+from runner.ledger.rollup import is_folded, ledger_files
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,10 @@ def read_run(folder: Path) -> RunLedger:
 
     Raises:
         InputError: there is no ledger in `folder`.
+        OSError: a file of it cannot be read.
     """
     ledger = Path(folder) / "ledger"
-    names = sorted(ledger.glob("*.jsonl")) if ledger.is_dir() else []
+    names = ledger_files(Path(folder))
     if not names:
         below = Path(folder) / "run"
         name = f"did you mean {below}?" if (below / "ledger").is_dir() else "name the folder of a run"
@@ -54,12 +52,8 @@ def read_run(folder: Path) -> RunLedger:
         lines = data.split(b"\n")
         if path.name.endswith(".history.jsonl"):
             lines = lines[1:]
-        else:
-            match = _SEGMENT.match(path.name)
-            if match is not None:
-                history = ledger / f"{match['base']}.history.jsonl"
-                if folded_through(history) >= int(match["number"]):
-                    continue
+        elif is_folded(path):
+            continue
         read = decode_lines(lines)
         items += read.items
         unreadable += read.unreadable

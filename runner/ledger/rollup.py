@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from runner.ledger.codec import Stamp, decode, encode
 from runner.ledger.events import Event, SnapshotTaken, StepEnded, StepsRolled
 from runner.strictjson import parse
 
+_SEGMENT = re.compile(r"(?P<base>.+)\.(?P<number>\d{3,})\.jsonl")
 STEPS_A_LINE = 32
 """Steps that the first folding puts into one line."""
 
@@ -24,6 +26,19 @@ STEPS_A_LINE = 32
 def history_path(folder: Path, base: str) -> Path:
     """The history file of a process's ledger."""
     return folder / f"{base}.history.jsonl"
+
+
+def ledger_files(run_folder: Path) -> list[Path]:
+    """The files of a run's ledger. What is no file, and would keep who reads it waiting (a pipe), is none of it."""
+    return sorted(path for path in (run_folder / "ledger").glob("*.jsonl") if path.is_file())
+
+
+def is_folded(path: Path) -> bool:
+    """Whether the history of a file's process holds what is in the file."""
+    match = _SEGMENT.fullmatch(path.name)
+    return match is not None and folded_through(history_path(path.parent, match["base"])) >= int(
+        match["number"]
+    )
 
 
 def folded_through(history: Path) -> int:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from runner.ledger.codec import Record, decode
 from runner.ledger.events import SaveCommitted, SaveFailed, SaveStarted, SnapshotTaken, StepsRolled
+from runner.ledger.rollup import ledger_files
 
 Outcome = Literal["committed", "failed", "not committed"]
 
@@ -93,7 +94,9 @@ def newest_saved(folder: Path) -> int:
         folder: the run's.
     """
     newest = 0
-    for path in (folder / "ledger").glob("rank-*.jsonl"):
+    for path in ledger_files(folder):
+        if not path.name.startswith("rank-"):
+            continue
         try:
             data = path.read_bytes()
         except FileNotFoundError:  # folded into its history while we look: that is on the way

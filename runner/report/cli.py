@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from runner.arguments import Parser, a_path
-from runner.errors import ExitCode, InputError, RunError
+from runner.errors import ExitCode, InputError, RunError, storage_error
 from runner.report.summary import percent, render_ledger, seconds, table
 from runner.report.tables import recoveries_csv, run_json, saves_csv, steps_csv, table_csv
 from runner.report.view import RunView, view_run
@@ -44,6 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RunError as error:
         complain(f"nvrx-report: {error}")
         return error.exit_code
+    except OSError as error:  # of a ledger
+        failure = storage_error(error)
+        complain(f"nvrx-report: {failure}")
+        return failure.exit_code
     except KeyboardInterrupt:
         return ExitCode.DONE
 

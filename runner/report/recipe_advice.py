@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.errors import InputError
 from runner.ledger.interval import GPU_HOURS_BETWEEN_FAULTS, Costs, FaultRates, advise, expected_goodput
 from runner.report.advice import measured_costs, restores_from_memory
 
@@ -82,9 +84,11 @@ def _costs(recipe: RecipeCosts, run_folder: Path) -> tuple[Costs | None, bool, s
     if any((run_folder / "ledger").glob("*.jsonl")):
         from runner.report.view import view_run
 
-        view = view_run(run_folder)
-        costs = measured_costs(view)
-        if costs is not None:
+        view = None
+        with suppress(InputError):  # it holds nothing yet
+            view = view_run(run_folder)
+        costs = measured_costs(view) if view is not None else None
+        if view is not None and costs is not None:
             return costs, restores_from_memory(view), f"measured in {run_folder}"
     if recipe.step is None or recipe.write is None:
         return None, memory, ""

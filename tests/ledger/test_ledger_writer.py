@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -18,11 +19,22 @@ from example_runs import training_run
 
 from runner.errors import InputError
 from runner.ledger.codec import Stamp, decode, decode_lines, encode
-from runner.ledger.events import FaultFired, Loaded, SaveFailed, SnapshotTaken, StepEnded, StepsRolled
+from runner.ledger.events import (
+    FaultFired,
+    Loaded,
+    SaveCommitted,
+    SaveFailed,
+    SnapshotTaken,
+    StepEnded,
+    StepsRolled,
+)
+from runner.ledger.follow import Follower
 from runner.ledger.goodput import account
 from runner.ledger.history import NS
 from runner.ledger.reader import RunLedger, merge, read_run
+from runner.ledger.saves import newest_saved
 from runner.ledger.writer import LedgerWriter
+from runner.report.cli import main
 from runner.report.summary import render_ledger
 
 
@@ -232,6 +244,30 @@ def test_recording_a_step_takes_well_under_a_thousandth_of_a_step_of_a_tenth_of_
         writer.record(step(i))
         costs.append(time.thread_time() - begin)
     assert sum(costs) / len(costs) < 100e-6
+
+
+def test_what_is_no_file_of_a_ledger_keeps_nobody_from_reading_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LedgerWriter(tmp_path, rank=0, life="1")
+    writer.record(SaveCommitted(4, 100, 1.0))
+    folder = tmp_path / "ledger"
+    (folder / "rank-00001.000.jsonl").mkdir()
+    os.mkfifo(folder / "rank-00002.000.jsonl")
+    (folder / "rank-00003.000.jsonl").symlink_to("nowhere")
+    (folder / "notes.jsonl").write_text("by hand\n")
+    ledger = read_run(tmp_path)
+    assert (len(ledger.records), ledger.unreadable) == (1, 1)
+    assert newest_saved(tmp_path) == 4
+    assert len(Follower(tmp_path).poll()) == 1
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert main([str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"nvrx-report: {folder}/") and error.endswith("jsonl: Permission denied\n")
 
 
 def test_a_folder_without_a_ledger_is_one_clear_line(tmp_path: Path) -> None:

@@ -68,6 +68,13 @@ def test_a_recipe_alone_is_advised_from_guesses_that_say_so(tmp_path: Path) -> N
     assert text.startswith("not known") and "storage_bandwidth" in text
 
 
+def test_a_run_that_has_only_begun_changes_no_advice(tmp_path: Path) -> None:
+    before = interval_advice(RECIPE, tmp_path)
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger" / "rank-00000.000.jsonl").touch()
+    assert interval_advice(RECIPE, tmp_path) == before
+
+
 def test_explain_ends_with_the_advice(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--explain", str(RECIPES / "llama8b-async-combined.yaml")]) == 0
     section = capsys.readouterr().out.partition("HOW OFTEN TO SAVE\n")[2]
