@@ -29,6 +29,7 @@ from torch.distributed.fsdp import fully_shard
 
 from runner.checkpoint.contradiction import OwnRun
 from runner.checkpoint.manager import Manager
+from runner.checkpoint.nvrx_queue import WriterQueue
 from runner.checkpoint.shm import SHARED_MEMORY
 from runner.checkpoint.writing import Writing
 from runner.errors import RunError
@@ -215,9 +216,10 @@ def train(
     width: int = 13,
     run: OwnRun | None = None,
     decided: dict[str, Any] | None = None,
+    each_step: bool = True,
     **settings: Any,
 ) -> dict[str, Any]:
-    """One whole run to step `until`: restore, train, finish, close."""
+    """One whole run to step `until`: restore, train, finish, close. Digests of each step, or of the last one alone."""
     life = place.life()
     recorder = Recorder()
     trainer = Trainer(life, sharding=sharding, width=width)
@@ -229,7 +231,8 @@ def train(
         digests = {step: digest(trainer.full_state())}
         while trainer.state.step < until:
             trainer.step(checkpointer)
-            digests[trainer.state.step] = digest(trainer.full_state())
+            if each_step or trainer.state.step == until:
+                digests[trainer.state.step] = digest(trainer.full_state())
         checkpointer.finish()
     finally:
         checkpointer.close()
@@ -279,7 +282,45 @@ def wait_for_writer(writing: Writing) -> None:
 def manager(
     folder: Path | str, recorder: Recorder, run_id: str, run: OwnRun | None = None, **settings: Any
 ) -> Manager:
-    return Manager(section(**settings), Path(folder), named(run_id), recorder, recorder, CPU, run=run)
+    made = Manager(section(**settings), Path(folder), named(run_id), recorder, recorder, CPU, run=run)
+    if _spare is not None:
+        _take_spare_writer(made._writing, _spare)
+    return made
+
+
+_spare: list[WriterQueue] | None = None  # of this rank of a `World`; one at most
+
+
+def _take_spare_writer(writing: Writing, spare: list[WriterQueue]) -> None:
+    """Let a manager go on with the writer process of the one before it, as another life in a process does.
+
+    To import torch in a new one takes longer than most tests. What a manager finds dead or at work is ended as ever.
+    """
+    start, stop = writing._make_writer, writing.stop
+
+    def started(rank: int) -> WriterQueue:
+        while spare:
+            writer = spare.pop()
+            if writer.death() is None:
+                return writer
+            writer.kill()
+        return start(rank)
+
+    def stopped() -> None:
+        writer = writing._writer
+        if writer is None or spare or writer.death() is not None or not _rests(writing):
+            stop()
+            return
+        writing._writer = None
+        spare.append(writer)
+
+    writing._make_writer, writing.stop = started, stopped  # type: ignore[method-assign]
+
+
+def _rests(writing: Writing) -> bool:
+    """Whether the writer has done all that it was given; it may still be starting."""
+    writing._read_reports()
+    return not writing._handed
 
 
 class Rank:
@@ -306,6 +347,8 @@ def _serve(rank: int, world_size: int, port: int, world_id: str, pipe: Any) -> N
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
     place = Rank(rank, world_size, store, world_id)
+    global _spare
+    _spare = []
     while True:
         try:
             function, arguments = pipe.recv()
@@ -321,6 +364,8 @@ def _serve(rank: int, world_size: int, port: int, world_id: str, pipe: Any) -> N
             if dist.is_initialized():
                 dist.destroy_process_group()
         pipe.send(answer)
+    for writer in _spare:
+        writer.stop()
 
 
 _context: Any = None

@@ -66,7 +66,7 @@ def one_knows_first(place: Rank, folder: str, run_id: str, first: int, on_busy: 
     }
 
 
-@pytest.mark.parametrize(("first", "on_busy"), [(0, "skip"), (1, "skip")])
+@pytest.mark.parametrize(("first", "on_busy"), [(0, "skip"), pytest.param(1, "skip", marks=pytest.mark.slow)])
 def test_ranks_that_do_not_both_know_of_a_failure_agree_on_the_next_save(
     two: World, tmp_path: Path, first: int, on_busy: str
 ) -> None:

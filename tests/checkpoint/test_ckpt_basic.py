@@ -17,7 +17,7 @@ from runner.checkpoint.shm import remove_leftovers
 def test_a_run_saves_and_another_goes_on_bit_identically(two: World, tmp_path: Path, mode: str) -> None:
     whole = two.run(train, folder=str(tmp_path / "a"), run_id=f"a{mode}", until=6, mode="sync")
     first = two.run(train, folder=str(tmp_path / "b"), run_id=f"b{mode}", until=3, mode=mode, every=2)
-    second = two.run(train, folder=str(tmp_path / "b"), run_id=f"b{mode}", until=6, mode=mode, every=2)
+    second = two.run(train, folder=str(tmp_path / "b"), run_id=f"b{mode}", until=6, mode="sync", every=2)
     assert first[0]["committed"] == [2, 3]
     assert (second[0]["from"], second[0]["source"]) == (3, "storage")
     assert second[0]["digests"][3] == first[0]["digests"][3]

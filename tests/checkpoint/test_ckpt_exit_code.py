@@ -7,11 +7,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
+import pytest
 from product import LAYERS, make_run
 
 from runner.errors import ExitCode
 
 
+@pytest.mark.slow  # tests/e2e/test_full_disk.py has a run that does not come to a save
 def test_a_full_disk_ends_the_command_with_its_own_exit_code(tmp_path: Path, small_disk: Path) -> None:
     run = make_run(
         tmp_path,

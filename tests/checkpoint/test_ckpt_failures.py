@@ -113,9 +113,14 @@ def test_a_full_disk_is_told_and_training_goes_on_where_the_policy_says_so(
     assert not list((small_disk / "c").glob("*.partial"))  # they would hold the room that saves need
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(
-    ("trouble", "said"), [("read-only", "Read-only file system"), ("replaced", "Not a directory")]
+    ("mode", "trouble", "said"),
+    [
+        ("async", "read-only", "Read-only file system"),
+        ("sync", "replaced", "Not a directory"),
+        pytest.param("sync", "read-only", "Read-only file system", marks=pytest.mark.slow),
+        pytest.param("async", "replaced", "Not a directory", marks=pytest.mark.slow),
+    ],
 )
 def test_a_folder_that_cannot_be_written_any_more_stops_the_run(
     two: World, small_disk: Path, mode: str, trouble: str, said: str

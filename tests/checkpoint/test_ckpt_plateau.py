@@ -57,8 +57,8 @@ def check(folder: Path, saves: int, mode: str, *, warm: int, growth: int) -> Non
         assert shared_at_end == shared and files_at_end <= files
 
 
-def test_memory_is_flat_over_eighty_saves(tmp_path: Path) -> None:
-    check(tmp_path, 80, "async", warm=40, growth=4096)
+def test_memory_is_flat_over_sixty_saves(tmp_path: Path) -> None:
+    check(tmp_path, 60, "async", warm=20, growth=4096)
 
 
 @pytest.mark.slow

@@ -42,13 +42,14 @@ def test_fewer_samples_than_one_batch(tmp_path: Path) -> None:
     assert_one_clear_line(run, "training.global_batch_size: 4000", "sequences")
 
 
+@pytest.mark.slow  # as the one above: what only a worker finds wrong with a recipe
 def test_more_ranks_than_the_wrap_can_shard(tmp_path: Path) -> None:
     shape = {"hidden_size": 4, "intermediate_size": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
     run = make_run(tmp_path, {f"model.architecture.{key}": value for key, value in shape.items()})
     assert_one_clear_line(run, "2 ranks", "1 rows")
 
 
-@pytest.mark.slow  # as the two above: what only a worker finds wrong with a recipe
+@pytest.mark.slow
 def test_an_unknown_model_while_offline(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"model": {"name": "no-such/model"}})
     assert_one_clear_line(run, "no-such/model")

@@ -16,7 +16,7 @@ from runner.ledger.events import FaultFired, StepEnded
 from runner.ledger.reader import read_run
 
 SEVERAL = {  # (step, rank, kind): classes of faults that a default test shows, one run a layer; the last may end it
-    "none": [(7, 1, "hang")],
+    "none": [(7, 1, "sigstop")],
     "inprocess": [(3, 0, "exit_0"), (5, 1, "nan_loss"), (9, 1, "native_hang")],
     "ft_launcher": [(3, 0, "sigkill"), (7, 0, "native_hang")],
     "ft_launcher+inprocess": [(3, 0, "exit_0"), (5, 1, "sigstop"), (9, 1, "exception")],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from product import LAYERS, NVRX_RUN, Run, make_run, same
+from product import LAYERS, NVRX_RUN, Run, left_behind, make_run, same
 
 from runner.errors import ExitCode
 
@@ -89,6 +89,7 @@ def test_closed_streams_take_nothing_from_a_run(undisturbed: Run) -> None:
     assert {path for path in undisturbed.folder.rglob("*") if path.is_file()} == files
 
 
+@pytest.mark.slow  # what the ranks agree on then: tests/checkpoint/test_ckpt_contradiction.py
 def test_a_run_whose_checkpoints_were_deleted_says_so_and_touches_nothing(
     undisturbed: Run, tmp_path: Path
 ) -> None:
@@ -114,8 +115,27 @@ def test_a_sync_and_an_async_checkpoint_of_the_same_step_are_bit_identical(
         assert same(run.state(step), undisturbed.state(step))
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
-def test_a_run_goes_on_at_another_world_size(
+def test_a_run_goes_on_at_another_world_size_and_outlives_whoever_reads_its_output(
+    tmp_path: Path, undisturbed: Run
+) -> None:
+    """From a checkpoint of two ranks, with one."""
+    run = make_run(tmp_path, {"cluster.processes_per_node": 1, "checkpoint.mode": "sync"})
+    step_4 = Path("checkpoints/step-4")
+    shutil.copytree(undisturbed.folder / step_4, run.folder / step_4)
+    shell = f"{NVRX_RUN} {run.recipe} | head -n 2"
+    subprocess.run(["bash", "-c", shell], check=True, timeout=150, cwd=tmp_path, capture_output=True)
+    losses = run.losses()
+    assert list(losses) == list(range(5, 13))
+    for step, loss in losses.items():
+        assert loss == pytest.approx(undisturbed.losses()[step], rel=2e-5), step
+    assert run.steps_saved() == [4, 8, 12]
+    assert (run.folder / "finished.json").exists()
+    assert left_behind(run.folder) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_run_is_prolonged_at_another_world_size(
     tmp_path: Path, undisturbed: Run, before: int, after: int
 ) -> None:
     """A run of 6 steps is prolonged to 12 with another number of ranks."""

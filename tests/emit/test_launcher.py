@@ -20,46 +20,49 @@ FT_LAYERS = LAYERS[2:]
 _PARSE_FT = """
 import json, sys
 from nvidia_resiliency_ext.fault_tolerance import launcher
-args = launcher.parse_args(json.load(sys.stdin))
-config, command, arguments = launcher.config_from_args(args)
-ft = config.fault_tol_cfg
-print(json.dumps({
-    "command": [command, *arguments], "nodes": [config.min_nodes, config.max_nodes], "ranks": config.nproc_per_node,
-    "endpoint": config.rdzv_endpoint, "run_id": config.run_id,
-    "conf": {k: str(v) for k, v in config.rdzv_configs.items()},
-    "restarts": config.max_restarts, "term": config.term_timeout, "stop": config.workers_stop_timeout,
-    "monitor": config.monitor_interval, "heartbeat": ft.rank_heartbeat_timeout,
-    "first_heartbeat": ft.initial_rank_heartbeat_timeout, "check": ft.workload_check_interval,
-    "signal": ft.rank_termination_signal.name, "nic": ft.enable_nic_monitor,
-    "nic_check": getattr(ft, "enable_nic_healthcheck", False), "look": ft.node_health_check_interval,
-    "no_progress": getattr(ft, "max_no_progress_cycles", 0), "local": config.local_addr,
-}))
+for argv in json.load(sys.stdin):
+    config, command, arguments = launcher.config_from_args(launcher.parse_args(argv[1:]))
+    ft = config.fault_tol_cfg
+    print("seen", json.dumps({
+        "command": [command, *arguments], "nodes": [config.min_nodes, config.max_nodes],
+        "ranks": config.nproc_per_node, "endpoint": config.rdzv_endpoint, "run_id": config.run_id,
+        "conf": {k: str(v) for k, v in config.rdzv_configs.items()},
+        "restarts": config.max_restarts, "term": config.term_timeout, "stop": config.workers_stop_timeout,
+        "monitor": config.monitor_interval, "heartbeat": ft.rank_heartbeat_timeout,
+        "first_heartbeat": ft.initial_rank_heartbeat_timeout, "check": ft.workload_check_interval,
+        "signal": ft.rank_termination_signal.name, "nic": ft.enable_nic_monitor,
+        "nic_check": getattr(ft, "enable_nic_healthcheck", False), "look": ft.node_health_check_interval,
+        "no_progress": getattr(ft, "max_no_progress_cycles", 0), "local": config.local_addr,
+    }))
 """
 _PARSE_TORCHRUN = """
 import json, sys
 from torch.distributed.run import config_from_args, parse_args
-config, command, arguments = config_from_args(parse_args(json.load(sys.stdin)))
-print(json.dumps({
-    "command": [command, *arguments], "nodes": [config.min_nodes, config.max_nodes], "ranks": config.nproc_per_node,
-    "endpoint": config.rdzv_endpoint, "run_id": config.run_id,
-    "conf": {k: str(v) for k, v in config.rdzv_configs.items()},
-    "restarts": config.max_restarts, "monitor": config.monitor_interval, "local": config.local_addr,
-}))
+for argv in json.load(sys.stdin):
+    config, command, arguments = config_from_args(parse_args(argv[1:]))
+    print("seen", json.dumps({
+        "command": [command, *arguments], "nodes": [config.min_nodes, config.max_nodes],
+        "ranks": config.nproc_per_node, "endpoint": config.rdzv_endpoint, "run_id": config.run_id,
+        "conf": {k: str(v) for k, v in config.rdzv_configs.items()},
+        "restarts": config.max_restarts, "monitor": config.monitor_interval, "local": config.local_addr,
+    }))
 """
 
 
-def parse(code: str, argv: list[str], environ: dict[str, str]) -> dict:
+def parse(code: str, commands: list[list[str]], environ: dict[str, str]) -> list[dict]:
+    """What a launcher's own parser makes of commands, in one process: it imports torch."""
     environ = {**environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(argv[1:]), env=environ, capture_output=True, text=True,
+        [sys.executable, "-c", code], input=json.dumps(commands), env=environ, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    seen = [line.removeprefix("seen ") for line in done.stdout.splitlines() if line.startswith("seen ")]
+    return [json.loads(text) for text in seen]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_real_parser_of_each_release_reads_what_the_recipe_says(version: str) -> None:
+def many_settings(version: str) -> list[str]:
+    """A command in which nothing is at its default."""
     recipe = tiny(
         recovery={
             "layer": "ft_launcher+inprocess",
@@ -72,12 +75,30 @@ def test_real_parser_of_each_release_reads_what_the_recipe_says(version: str) ->
         },
         cluster={"nodes": 3, "rendezvous_port": 29611},
     )  # fmt: skip
-    argv = launcher_argv(
+    return launcher_argv(
         recipe, recipe_path=Path("/etc/nvrx/recipe.yaml"), node_rank=1, nvrx_version=version,
         rendezvous_endpoint="job-0.job:29611", local_address="job-1.job", run_id="job", bin_dir=Path("/opt/bin"),
     )  # fmt: skip
+
+
+def links(version: str, **checks: bool) -> list[str]:
+    """A command that looks after InfiniBand links."""
+    recipe = tiny(recovery={"layer": "ft_launcher", "ft_launcher": checks})
+    return launcher_argv(recipe, recipe_path=Path("r.yaml"), nvrx_version=version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_real_parser_of_each_release_reads_what_the_recipe_says(version: str) -> None:
+    can_check = version >= "0.6"
+    argv = many_settings(version)
     assert argv[0] == "/opt/bin/ft_launcher"
-    seen = parse(_PARSE_FT, argv, release_environ(version))
+    seen, monitored = parse(_PARSE_FT, [argv, links(version, nic_monitor=True)], release_environ(version))
+    assert (monitored["nic"], monitored["nic_check"]) == (True, False)
+    if can_check:
+        assert "--ft-enable-nic-healthcheck=True" in links(version, nic_check=True)
+    else:
+        with pytest.raises(InputError, match=f"recovery.ft_launcher.nic_check: NVRx {version} cannot"):
+            links(version, nic_check=True)
     conf = seen.pop("conf")
     assert conf["is_host"] == "0"
     assert (conf["join_timeout"], conf["read_timeout"]) == ("450", "300")
@@ -90,32 +111,19 @@ def test_real_parser_of_each_release_reads_what_the_recipe_says(version: str) ->
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_links_are_checked_where_the_recipe_says_so_and_the_release_can(version: str) -> None:
-    def command(**checks: bool) -> list[str]:
-        recipe = tiny(recovery={"layer": "ft_launcher", "ft_launcher": checks})
-        return launcher_argv(recipe, recipe_path=Path("r.yaml"), nvrx_version=version)
-
-    can_check = version >= "0.6"
-    monitored = parse(_PARSE_FT, command(nic_monitor=True), release_environ(version))
-    assert (monitored["nic"], monitored["nic_check"]) == (True, False)
-    if can_check:
-        assert "--ft-enable-nic-healthcheck=True" in command(nic_check=True)
-    else:
-        with pytest.raises(InputError, match=f"recovery.ft_launcher.nic_check: NVRx {version} cannot"):
-            command(nic_check=True)
-
-
-@pytest.mark.parametrize("layer", LAYERS[:2])
-def test_real_torchrun_parser_reads_what_the_recipe_says(layer: str) -> None:
-    recipe = tiny(recovery={"layer": layer})
-    argv = launcher_argv(recipe, recipe_path=Path("/r.yaml"), bin_dir=Path("/opt/bin"))
-    seen = parse(_PARSE_TORCHRUN, argv, dict(os.environ))
-    assert seen.pop("conf")["is_host"] == "1"
-    assert seen == {
-        "command": ["/opt/bin/nvrx-worker", "/r.yaml"], "nodes": [1, 1], "ranks": 2, "endpoint": "127.0.0.1:29500",
-        "run_id": "tiny", "restarts": 0, "monitor": 0.1, "local": "127.0.0.1",
-    }  # fmt: skip
+def test_real_torchrun_parser_reads_what_the_recipe_says() -> None:
+    recipes = [tiny(recovery={"layer": layer}) for layer in LAYERS[:2]]
+    commands = [
+        launcher_argv(recipe, recipe_path=Path("/r.yaml"), bin_dir=Path("/opt/bin")) for recipe in recipes
+    ]
+    both = parse(_PARSE_TORCHRUN, commands, dict(os.environ))
+    assert len(both) == 2
+    for seen in both:
+        assert seen.pop("conf")["is_host"] == "1"
+        assert seen == {
+            "command": ["/opt/bin/nvrx-worker", "/r.yaml"], "nodes": [1, 1], "ranks": 2,
+            "endpoint": "127.0.0.1:29500", "run_id": "tiny", "restarts": 0, "monitor": 0.1, "local": "127.0.0.1",
+        }  # fmt: skip
 
 
 def test_workers_that_cannot_answer_are_not_waited_for_long() -> None:
@@ -253,7 +261,8 @@ def start_with(layer: str, version: str, tmp_path: Path, free_port: int) -> list
     return [(scripts / f"done-{rank}").read_text() for rank in (0, 1)]
 
 
-@pytest.mark.parametrize("layer", ["inprocess", "ft_launcher"])
+# torchrun beside such files: tests/e2e/test_quickstart.py
+@pytest.mark.parametrize("layer", ["ft_launcher", pytest.param("inprocess", marks=pytest.mark.slow)])
 def test_command_starts_two_workers_and_nothing_in_the_folder_shadows(
     layer: str, tmp_path: Path, free_port: int
 ) -> None:

@@ -25,18 +25,20 @@ def slow(*values):
 LAYERS = ["none", "inprocess", "ft_launcher", "ft_launcher+inprocess"]
 
 
-@pytest.mark.parametrize("layer", ["none", "ft_launcher"])
-def test_no_temporary_file_is_left(supervised, tmp_path, layer):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    assert supervised(layer, env={"TMPDIR": str(temporary)}).wait()[0] == 0
-    assert list(temporary.iterdir()) == []
+@pytest.fixture
+def temporary(tmp_path):
+    """A folder for temporary files, in which a run must leave none."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    yield folder
+    assert list(folder.iterdir()) == []
 
 
-def test_finished_run_exits_0_and_a_second_time_rewrites_nothing(supervised):
-    first = supervised("none")
+def test_finished_run_exits_0_and_a_second_time_rewrites_nothing(supervised, temporary):
+    first = supervised("none", env={"TMPDIR": str(temporary)})
     code, out, err = first.wait()
     assert (code, err) == (0, "")
+    assert list(temporary.iterdir()) == []
     assert "training goodput" in out.lower()
     checkpoint = first.run / "checkpoints/step-12"
     write_record(checkpoint, CommitRecord(12, 2, "", 0.0, "sync", {}, [], {}))
@@ -157,8 +159,8 @@ ALL = True  # the signal reaches both processes of the command: a terminal's Ctr
 @pytest.mark.parametrize(
     ("layer", "number", "to_all"),
     [
-        ("none", signal.SIGUSR1, not ALL),
         ("ft_launcher+inprocess", signal.SIGHUP, ALL),
+        slow("none", signal.SIGUSR1, not ALL),
         slow("ft_launcher+inprocess", signal.SIGTERM, ALL),
         slow("none", signal.SIGTERM, not ALL),
         slow("none", signal.SIGINT, ALL),
@@ -197,9 +199,12 @@ def test_stop_before_the_first_step_is_honoured_at_its_end(supervised):
     assert "stopped after step 1" in err
 
 
-def test_stop_that_takes_too_long_is_cut_short(supervised):
+def test_a_second_run_in_the_folder_is_refused_and_a_stop_that_takes_too_long_is_cut_short(supervised):
     run = supervised("none", "3:0:hang", stop_timeout="2s")
     run.until((run.run / "fired-3-0-hang").exists)
+    code, _, err = supervised("none").wait()
+    assert code == 2
+    assert "is in use by another nvrx-run (process" in err
     run.process.terminate()
     code, _, err = run.wait()
     assert code == 1
@@ -223,6 +228,7 @@ def test_second_signal_stops_at_once(supervised):
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow  # by default in tests/e2e/test_fault_matrix.py
 def test_frozen_rank_does_not_hold_up_the_end(supervised):
     """torchrun's SIGTERM does not reach a stopped process, and its patience is as long as a save."""
     began = time.monotonic()
@@ -236,15 +242,6 @@ def test_worker_that_dies_again_and_again_after_the_same_step_is_no_progress(sup
     code, _, err = supervised("ft_launcher", "5:1:sigkill!").wait(150)
     assert code == 12
     assert err.splitlines()[0] == "nvrx-run: no progress: rank 1 died 3 times in a row after step 4"
-
-
-def test_two_runs_in_one_folder_are_refused(supervised):
-    run = supervised("none", "3:0:hang")
-    run.until((run.run / "fired-3-0-hang").exists)
-    code, _, err = supervised("none").wait()
-    assert code == 2
-    assert "is in use by another nvrx-run (process" in err
-    run.process.kill()
 
 
 @pytest.mark.parametrize(
@@ -282,8 +279,10 @@ def test_shared_memory_goes_with_the_run_although_its_supervisor_was_killed(supe
         arena.unlink(missing_ok=True)
 
 
-def test_rank_0_speaks_on_the_terminal_and_the_launcher_in_a_file(supervised):
-    run = supervised("ft_launcher", env={"TINY_SAY": "hello from the training function"})
+def test_rank_0_speaks_on_the_terminal_and_the_launcher_in_a_file(supervised, temporary):
+    run = supervised(
+        "ft_launcher", env={"TINY_SAY": "hello from the training function", "TMPDIR": str(temporary)}
+    )
     code, out, err = run.wait()
     assert (code, err) == (0, "")
     assert out.count("hello from the training function") == 1

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
+from tinylab import expected
 
 from runner.checkpoint.exchange import Exchange
 from runner.errors import PeerMissingError
@@ -15,10 +16,12 @@ from runner.launch.outcome import TIMED_OUT
 from runner.recovery.ending import lost_a_peer
 
 
-@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_hang_in_process_is_blamed_on_the_rank_that_hangs(tiny, rank):
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_python_hang_is_interrupted_in_place_and_blamed_on_the_rank_that_hangs(tiny, rank):
     run = tiny("inprocess", f"4:{rank}:hang")
     assert run.wait() == 0, run.log.read_text()
+    assert run.state == expected()
+    assert len(run.attempts) == 2
     records = read_records(run.folder / "run")
     assert [record.rank for record in records if record.kind == "hang"] == [rank]
     assert all(record.consequence for record in records if record.rank != rank)

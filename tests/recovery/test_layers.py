@@ -6,7 +6,13 @@ import pytest
 from tinylab import expected
 
 
-@pytest.mark.parametrize("layer", ["none", "inprocess", "ft_launcher", "ft_launcher+inprocess"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "ft_launcher+inprocess",
+        *(pytest.param(layer, marks=pytest.mark.slow) for layer in ("none", "inprocess", "ft_launcher")),
+    ],
+)
 def test_runs_to_the_end_without_faults(tiny, layer):
     run = tiny(layer)
     assert run.wait() == 0, run.log.read_text()
@@ -52,11 +58,3 @@ def test_combined_layers_take_soft_and_hard_faults_in_any_order(tiny):
     assert run.wait() == 0, run.log.read_text()
     assert run.state == expected()
     assert len(run.attempts) == 6
-
-
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_python_hang_is_interrupted_in_place(tiny, rank):
-    run = tiny("inprocess", f"4:{rank}:hang")
-    assert run.wait() == 0, run.log.read_text()
-    assert run.state == expected()
-    assert len(run.attempts) == 2
