@@ -15,9 +15,9 @@ HERE = Path(__file__).parent
 
 
 def releases() -> list[object]:
-    """The newest in every run of the tests, the installed one is tested by all others, the rest in the slow ones."""
-    slow = [pytest.param(version, marks=pytest.mark.slow) for version in VERSIONS[:-1]]
-    return [*slow, VERSIONS[-1]]
+    """The newest two in every run of the tests; all others test the installed one; the rest is slow."""
+    slow = [pytest.param(version, marks=pytest.mark.slow) for version in VERSIONS[:-2]]
+    return [*slow, *VERSIONS[-2:]]
 
 
 @pytest.mark.parametrize("version", releases())

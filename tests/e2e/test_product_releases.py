@@ -38,9 +38,8 @@ def launched_with(run: Run) -> set[str]:
 def test_soft_and_hard_faults_end_bit_identical_under_every_release(
     tmp_path: Path, undisturbed: Run, version: str
 ) -> None:
-    # The newest one's writer is in tests/checkpoint/test_ckpt_releases.py.
-    mode = "sync" if version == VERSIONS[-1] else "async"
-    settings = settings_of("ft_launcher+inprocess") | {"checkpoint.mode": mode}
+    # Their writers are in tests/checkpoint/test_ckpt_releases.py, both together in the slow tests below.
+    settings = settings_of("ft_launcher+inprocess") | {"checkpoint.mode": "sync"}
     run = make_run(tmp_path, {**settings, "faults.at": BOTH})
     run.finish(**release_environ(version))
     assert launched_with(run) == {version}
