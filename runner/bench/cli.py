@@ -23,7 +23,7 @@ from runner.launch.signals import put_back
 from runner.recipe.problems import Problem
 from runner.recipe.words import close_matches
 from runner.report.summary import seconds, table
-from runner.streams import OutputLost, complain, write_out
+from runner.streams import OutputLost, complain, go_on_unread, write_out
 
 _EPILOG = """
 Each cell runs in a fresh folder; `nvrx-bench` called again goes on with those that are not done. The report, with the
@@ -147,6 +147,7 @@ def _say(text: str) -> None:
         write_out(text + "\n")
     except OutputLost as error:
         complain(f"nvrx-bench: {error}; the cells go on")
+        go_on_unread()
 
 
 def _check(cells: Sequence[Cell]) -> dict[str, float]:

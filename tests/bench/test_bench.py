@@ -395,3 +395,15 @@ def test_what_is_wrong_in_every_cell_is_said_once(tmp_path: Path, capsys: pytest
     err = capsys.readouterr().err
     assert err.count("`foo` is not a setting of a recipe") == 1
     assert "others:" in err
+
+
+def test_that_nobody_can_read_the_progress_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    cli._say("[1/2] one ...")
+    cli._say("[2/2] two ...")
+    monkeypatch.undo()
+    assert capsys.readouterr().err == (
+        "nvrx-bench: standard output is closed; open it, e.g. with >/dev/null; the cells go on\n"
+    )
