@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -248,10 +249,14 @@ def _as_utf8(text: str) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Whoever has the page open while the run goes on never reads half of it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
+    """Whoever has the page open while the run goes on never reads half of it, nor does a second report disturb it."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # of a full disk, say
+        raise
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from browserlab import chromium, look_at
 from example_runs import training_run
 from PIL import Image
 
+from runner.report import cli
 from runner.report.cli import main
 
 needs_browser = pytest.mark.skipif(
@@ -187,3 +189,32 @@ def test_the_base_install_prints_the_summary_and_says_what_the_page_needs(runs: 
         [*command, "--out", str(tmp_path / "x")], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2 and "pip install" in done.stderr
+
+
+def test_two_reports_at_once_into_one_folder_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `--watch` and a second call do."""
+    page, write = tmp_path / "index.html", Path.write_bytes
+
+    def write_while_another_does(path: Path, data: bytes) -> int:
+        written = write(path, data)
+        if data == b"one":
+            with monkeypatch.context() as other:
+                other.setattr(os, "getpid", lambda: 1)
+                cli._replace(page, b"two")
+        return written
+
+    monkeypatch.setattr(Path, "write_bytes", write_while_another_does)
+    cli._replace(page, b"one")
+    assert page.read_bytes() == b"one" and list(tmp_path.iterdir()) == [page]
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        cli._replace(tmp_path / "index.html", b"half")
+    assert list(tmp_path.iterdir()) == []
