@@ -60,6 +60,9 @@ def _hidden_local_rank() -> Iterator[None]:
             os.environ["LOCAL_RANK"] = value
 
 
+ANSWER_TIMEOUT = 60.0  # seconds
+
+
 def connect_to_rank_monitor() -> RankMonitorClient:
     """A connection to this rank's monitor, which a fault in start-up cannot spoil for the lives to come.
 
@@ -68,11 +71,15 @@ def connect_to_rank_monitor() -> RankMonitorClient:
     is sent at once. It would make the timeout of steps hold for the whole start-up: the message that opened the
     connection, sent once more, makes the monitor wait for a first heartbeat again.
 
+    NVRx up to 0.5 waits for an answer to each heartbeat, for ever where the monitor is frozen. Here the wait has a
+    limit, after which the heartbeat fails; the opening itself has none, and is a part of start-up.
+
     Raises:
         RankMonitorClientError: the monitor cannot be reached or refuses.
     """
     client = RankMonitorClient()
     client.init_workload_monitoring()
+    client.rank_monitor_socket.settimeout(ANSWER_TIMEOUT)
     client.send_heartbeat()
     opening = InitMsg.__new__(InitMsg)  # its constructor differs between the versions
     opening.rank_info, opening.iteration, opening.num_warmup_iters = client.rank_info, None, None

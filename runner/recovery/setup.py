@@ -71,7 +71,11 @@ class WorkerSetup:
             return None
         name = f"silent-rank{self.facts.rank:05d}-{time.time_ns() // 1_000_000}.txt"
         stacks, alarm = self.run_folder / "faults" / name, settings.rank_heartbeat_timeout * 0.9
-        return Heartbeats(stacks, alarm, Control.from_environment().folder)
+        self.presence.starting("monitor", self.recipe.recovery.start_timeout.total_seconds())
+        try:
+            return Heartbeats(stacks, alarm, Control.from_environment().folder)
+        finally:
+            self.presence.started()
 
     def agree_attempt(self, store: Store) -> str:
         """A name for this set of worker processes that all its ranks share and no other set has."""
