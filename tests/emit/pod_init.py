@@ -45,6 +45,16 @@ def open_up(path: str, scratch: Path) -> None:
             overlay(str(folder), scratch / f"open{number}-{folder.name}")
 
 
+def scratch_at(target: str, size: int, kept: list[str]) -> None:
+    """An empty folder of the pod's own; what of the image lies below it (a checkout in /tmp) stays in its place."""
+    below = [(path, os.open(path, os.O_PATH)) for path in kept if Path(path).is_relative_to(target)]
+    mount("tmpfs", target, "tmpfs", _MS_NOSUID, f"mode=1777,size={size}")
+    for path, handle in below:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        bind(f"/proc/self/fd/{handle}", path)
+        os.close(handle)
+
+
 def main() -> None:
     """Set up and become the command."""
     pod = json.loads(Path(sys.argv[1]).read_text())
@@ -65,7 +75,7 @@ def main() -> None:
         if "source" in item:
             bind(item["source"], target, read_only=item["read_only"])
         else:
-            mount("tmpfs", target, "tmpfs", _MS_NOSUID, f"mode=1777,size={item['size']}")
+            scratch_at(target, item["size"], pod["kept"])
     mount("none", "/", None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
     for stream in (1, 2):
         os.fchown(

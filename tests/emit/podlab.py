@@ -220,6 +220,7 @@ class PodLab:
             "hosts": str(self.folder / f"hosts{index}"),
             "scratch": str(self.folder / f"scratch{index}"),
             "mounts": [self._mount(item, recipe) for item in self.container["volumeMounts"]],
+            "kept": sorted({str(_INIT.parents[2]), sys.prefix}, key=len),
             "visible": sorted(
                 {
                     str(Path(sys.executable)),
