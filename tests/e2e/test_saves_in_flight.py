@@ -31,6 +31,14 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+def command_of(process: psutil.Process) -> str:
+    """A process' command line; nothing where it has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 class Going:
     """`nvrx-run` under way."""
 
@@ -60,9 +68,9 @@ class Going:
         writers = [
             process
             for process in psutil.Process(self.process.pid).children(recursive=True)
-            if "spawn_main" in " ".join(process.cmdline())
+            if "spawn_main" in command_of(process)
         ]
-        assert len(writers) == 2, [process.cmdline() for process in writers]
+        assert len(writers) == 2, list(map(command_of, writers))
         for writer in writers:
             writer.suspend()
         assert not self.run.events("SaveStarted"), "the freeze came too late"
