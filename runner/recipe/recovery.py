@@ -55,8 +55,8 @@ class InprocessSettings(Section):
     min_world_size: PositiveInt | None = None
     """Fewest ranks with which the run goes on. Default: all of them."""
     soft_timeout: PositiveDuration = timedelta(minutes=1)
-    """A rank without progress for so long is interrupted. Above the longest step; on a GPU the first step of a process
-    takes seconds."""
+    """A rank without progress for so long is interrupted. Above the longest step. In the first step of a process, calls
+    into native code (kernels are loaded, ranks connect) may take `start_timeout` in all."""
     hard_timeout: PositiveDuration = timedelta(seconds=90)
     """A rank that ignored the interruption is killed. Above `soft_timeout`."""
     barrier_timeout: PositiveDuration = timedelta(minutes=2)

@@ -108,6 +108,7 @@ class InprocessLayer:
         )
         life.call = call
         life.heartbeats = heartbeats
+        life.first_step = setup.recipe.recovery.start_timeout.total_seconds()
         life.last_sign = time.monotonic()
         self.life = life
         setup.life_started(life, iteration=call.iteration)
@@ -164,7 +165,7 @@ class InprocessLayer:
         life = self.life
         if life is None:
             return
-        silent, sight = time.monotonic() - life.last_sign, Sight.now()
+        silent, sight = life.silent(), Sight.now()
         no_progress = silent > 0.8 * self.settings.soft_timeout.total_seconds()
         hung = no_progress and not sight.waits_for_peers
         reason = f"no progress for {silent:.1f}s" if no_progress else "a fault on another rank"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -25,6 +27,7 @@ from nvidia_resiliency_ext.inprocess.exception import RestartAbort
 from nvidia_resiliency_ext.inprocess.health_check import FaultCounter
 from nvidia_resiliency_ext.inprocess.initialize import RetryController
 from nvidia_resiliency_ext.inprocess.monitor_process import MonitorProcess
+from nvidia_resiliency_ext.inprocess.progress_watchdog import Timestamp
 from nvidia_resiliency_ext.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
 from nvidia_resiliency_ext.inprocess.store import TCPStore as WrapperStore
 
@@ -40,6 +43,7 @@ __all__ = [
     "RestartAbort",
     "RetryController",
     "ShiftRanks",
+    "Voucher",
     "WrapperStore",
     "connect_to_rank_monitor",
     "cupti_manager",
@@ -93,6 +97,50 @@ def connect_to_rank_monitor() -> RankMonitorClient:
 def report_hang(call: CallWrapper) -> None:
     """What the monitor process reports where this rank exceeds the soft timeout; all ranks begin a new life."""
     call.monitor_process.record_interrupted([InterruptionRecord(call.state.rank, Interruption.SOFT_TIMEOUT)])
+
+
+class Voucher:
+    """Has NVRx's monitor process take this rank for alive, whether its main thread runs bytecode or not.
+
+    For the first step of a process, in which calls into native code may well take longer than the soft timeout: kernels
+    are loaded, ranks connect, blocks are compiled. ft_launcher has a timeout of its own for that, in-process restart
+    has none.
+
+    Args:
+        call: of the life that begins its first step.
+        longest: seconds; the monitor's own timeouts hold again from then on.
+    """
+
+    def __init__(self, call: CallWrapper, longest: float) -> None:
+        self._watchdog = call.progress_watchdog
+        self._alive = time.monotonic()  # the main thread is taken to have run bytecode then
+        self._done = threading.Event()
+        self._watchdog.send = (
+            self._send
+        )  # else it would go on to tell how long the main thread has been silent
+        threading.Thread(target=self._vouch, args=(longest,), name="first-step", daemon=True).start()
+
+    def done(self) -> None:
+        """The first step is over, or the life is: silence counts from now on."""
+        self._done.set()
+
+    @property
+    def vouches(self) -> bool:
+        """Whether this rank's silence means nothing yet."""
+        return not self._done.is_set()
+
+    def _send(self) -> None:
+        seen = self._watchdog.timestamp
+        told = Timestamp(auto=max(seen.auto, self._alive), manual=None if self.vouches else seen.manual)
+        self._watchdog.monitor_process.send_timestamp(told)
+
+    def _vouch(self, longest: float) -> None:
+        end = time.monotonic() + longest
+        while self.vouches and time.monotonic() < end:
+            self._alive = time.monotonic()
+            self._send()
+            self._done.wait(self._watchdog.interval.total_seconds())
+        self._done.set()
 
 
 _FLUSH_PATIENCE = 2.0  # seconds

@@ -36,14 +36,36 @@ class WrappedLife(ProcessLife):
     call: nvrx.CallWrapper
     heartbeats: Heartbeats | None = None
     last_sign: float = 0.0  # monotonic time of the last heartbeat
+    first_step: float = 0.0  # seconds that the first step of this process may be silent for
+    _voucher: nvrx.Voucher | None = None
+
+    def resumed(self, step: int) -> None:
+        """The state is that after `step`."""
+        super().resumed(step)
+        if not self.in_process:
+            self._voucher = nvrx.Voucher(self.call, self.first_step)
+            self.on_abort(self._first_step_over)
 
     def heartbeat(self, step: int) -> None:
         """This rank has finished `step` and goes on."""
+        if step > self.step:
+            self._first_step_over()
         super().heartbeat(step)
         self.last_sign = time.monotonic()
         self.call.ping()
         if self.heartbeats is not None:
             self.heartbeats.beat()
+
+    def silent(self) -> float:
+        """Seconds since this rank's last sign of life, of those that count."""
+        if self._voucher is not None and self._voucher.vouches:
+            return 0.0
+        return time.monotonic() - self.last_sign
+
+    def _first_step_over(self) -> None:
+        voucher, self._voucher = self._voucher, None
+        if voucher is not None:
+            voucher.done()
 
     def hung_at_start(self, error: StartHangError) -> None:
         """Report it as NVRx's own monitor does: an exception set from here could end up in NVRx's watchdog, whose
