@@ -136,6 +136,7 @@ class InprocessLayer:
             raise RestartsSpentError(spent, code)
 
     def _failed(self, life: WrappedLife, error: Exception) -> None:
+        life.failing()
         if isinstance(error, RestartsSpentError):
             ending = Ending(int(error.exit_code), str(error), final=True, spent_by=self._last_failed)
         else:
@@ -167,7 +168,7 @@ class InprocessLayer:
             return
         silent, sight = life.silent(), Sight.now()
         no_progress = silent > 0.8 * self.settings.soft_timeout.total_seconds()
-        hung = no_progress and not sight.waits_for_peers
+        hung = no_progress and not life.fails and not sight.waits_for_peers
         reason = f"no progress for {silent:.1f}s" if no_progress else "a fault on another rank"
         if no_progress and not hung:  # a peer hangs; or none does, and all of them wait in a collective
             reason += ", waiting for its peers"

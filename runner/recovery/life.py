@@ -100,6 +100,7 @@ class ProcessLife:
         self.store: Store = PrefixStore(f"{attempt}/control", connections.control)
         self.step = 0
         self.progressed = False  # whether it has finished a step
+        self.fails = False  # whether an exception is on its way out
         self.layer = layer
         self._presence = presence
         self._start_watch = start_watch
@@ -163,6 +164,10 @@ class ProcessLife:
             self._presence.progressed()
         self.step = step
         self._presence.step(step)
+
+    def failing(self) -> None:
+        """An exception is on its way out of this life."""
+        self.fails = True
 
     def atomic(self) -> AbstractContextManager[Any]:
         """Nothing interrupts this layer's lives but their end."""

@@ -66,6 +66,9 @@ class Trainer:
             self._restore(life, workload, device)
             connection.wait()
             TrainingLoop(parts, life, workload, batches, device).run()
+        except Exception:
+            life.failing()  # what is closed below takes its time, and a peer's hang may be noticed meanwhile
+            raise
         finally:
             batches.close()
             workload.release()  # the exception's traceback holds our frames: the model must not live on with it

@@ -25,7 +25,9 @@ def test_python_hang_is_interrupted_in_place_and_blamed_on_the_rank_that_hangs(t
     records = read_records(run.folder / "run")
     assert [record.rank for record in records if record.kind == "hang"] == [rank]
     assert all(record.consequence for record in records if record.rank != rank)
-    assert any("waiting for its peers" in record.what for record in records if record.rank != rank)
+    # Its peer was waiting for it when NVRx looked, or had just been told by its broken connection.
+    peers = [record for record in records if record.rank != rank]
+    assert all(r.kind == "exception" or "waiting for its peers" in r.what for r in peers) and peers
     (hang,) = [record for record in records if record.kind == "hang"]
     assert "in fire" in hang.phase
     assert hang.step == 3
