@@ -115,9 +115,8 @@ class Voucher:
         self._watchdog = call.progress_watchdog
         self._alive = time.monotonic()  # the main thread is taken to have run bytecode then
         self._done = threading.Event()
-        self._watchdog.send = (
-            self._send
-        )  # else it would go on to tell how long the main thread has been silent
+        # The watchdog itself would go on to tell how long the main thread has been silent.
+        self._watchdog.send = self._send
         threading.Thread(target=self._vouch, args=(longest,), name="first-step", daemon=True).start()
 
     def done(self) -> None:
