@@ -157,7 +157,8 @@ def _write(args: argparse.Namespace, text: str) -> int:
             Path(args.output).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
         except OSError as error:
             raise RunError(
-                f"{args.output}: cannot be written: {error.strerror}", ExitCode.BAD_RECIPE
+                f"{args.output}: cannot be written: {error.strerror}; name a file in a folder that takes one",
+                ExitCode.BAD_RECIPE,
             ) from None
     return int(ExitCode.DONE)
 

@@ -69,7 +69,11 @@ def launcher_argv(
     """
     cluster = recipe.cluster
     if not 0 <= node_rank < cluster.nodes:
-        raise InputError(f"node rank {node_rank} is outside the cluster: cluster.nodes is {cluster.nodes}")
+        last = cluster.nodes - 1
+        raise InputError(
+            f"node rank {node_rank} is outside the cluster: cluster.nodes is {cluster.nodes}; "
+            + (f"give one from 0 to {last}" if last else "leave it out")
+        )
     ranks = processes_per_node(recipe) or nproc
     if ranks is None:
         raise InputError(

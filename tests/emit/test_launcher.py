@@ -166,7 +166,7 @@ def test_several_nodes_need_to_know_where_they_meet() -> None:
     assert "--rdzv-endpoint=node-a.example:29500" in launcher_argv(
         led, recipe_path=Path("r.yaml"), node_rank=1
     )
-    with pytest.raises(InputError, match=r"node rank 2 is outside .*nodes is 2"):
+    with pytest.raises(InputError, match=r"node rank 2 is outside .*nodes is 2; give one from 0 to 1"):
         launcher_argv(led, recipe_path=Path("r.yaml"), node_rank=2)
 
 

@@ -203,7 +203,7 @@ def test_output_goes_to_a_file(recipe: Path, tmp_path: Path, capsys: pytest.Capt
     assert json.loads(target.read_text())["title"] == "nvrx-run recipe"
     assert run("--explain", recipe, "-o", tmp_path / "missing" / "x") == 2
     err = capsys.readouterr().err
-    assert "cannot be written" in err
+    assert "cannot be written: No such file or directory; name a file in a folder that takes one" in err
     assert "Traceback" not in err
 
 
