@@ -17,6 +17,7 @@ import pytest
 from runner.launch.control import START_TIMEOUT, Control
 from runner.launch.forks import fork_server
 from runner.launch.forkserver import how_ended, ready_file
+from runner.launch.process import alive
 
 SERVER = """
 import sys, os, signal, time
@@ -35,7 +36,8 @@ if what == "kill":
     os.kill(os.getpid(), int(request.argv[2]))
 if what == "stop":
     os.kill(os.getpid(), signal.SIGSTOP)
-time.sleep(60)
+for _ in range(1200):  # a signal that comes just before a sleep begins is handled after it
+    time.sleep(0.05)
 """
 CLIENT = """
 import sys
@@ -78,11 +80,7 @@ def worker_of(client: subprocess.Popen[str]) -> int:
 def gone(pid: int, within: float = 5.0) -> bool:
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
+        if not alive(pid):
             return True
         time.sleep(0.01)
     return False
