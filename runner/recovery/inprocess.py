@@ -6,9 +6,12 @@ How a fault ends a life is in `wrapped`, which plugs this into NVRx's wrapper.
 from __future__ import annotations
 
 import gc
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
+
+from torch.utils.data._utils.signal_handling import _set_SIGCHLD_handler
 
 from runner.errors import ExitCode, RunError
 from runner.launch.budget import WindowBudget, startup_pause
@@ -58,6 +61,9 @@ class InprocessLayer:
             self._meeting.await_server(setup.recipe.recovery.rendezvous_timeout)
         gc.collect()
         gc.freeze()  # NVRx collects garbage before each restart: what is imported by now need not be looked at again
+        if setup.recipe.dataset.workers:
+            _set_SIGCHLD_handler()  # torch's, which raises where a data worker has died; it sets that only once
+            nvrx.spare_watchdog(signal.SIGCHLD)
         lives = wrap(
             self, setup, self.settings, self._meeting, counter=self._counter, min_world=self._min_world
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module, metadata
 from importlib.util import find_spec
+from types import FrameType
 from typing import Any
 
 from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
@@ -27,7 +29,7 @@ from nvidia_resiliency_ext.inprocess.exception import RestartAbort
 from nvidia_resiliency_ext.inprocess.health_check import FaultCounter
 from nvidia_resiliency_ext.inprocess.initialize import RetryController
 from nvidia_resiliency_ext.inprocess.monitor_process import MonitorProcess
-from nvidia_resiliency_ext.inprocess.progress_watchdog import Timestamp
+from nvidia_resiliency_ext.inprocess.progress_watchdog import ProgressWatchdog, Timestamp
 from nvidia_resiliency_ext.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
 from nvidia_resiliency_ext.inprocess.store import TCPStore as WrapperStore
 
@@ -49,6 +51,7 @@ __all__ = [
     "cupti_manager",
     "make_wrapper",
     "report_hang",
+    "spare_watchdog",
 ]
 
 
@@ -140,6 +143,36 @@ class Voucher:
             self._send()
             self._done.wait(self._watchdog.interval.total_seconds())
         self._done.set()
+
+
+_SHORTLY = 0.01  # seconds
+_CALLBACK = ProgressWatchdog.__module__
+
+
+def spare_watchdog(number: signal.Signals) -> None:
+    """Keep the handler of a signal, which may raise, out of the callback of NVRx's watchdog.
+
+    The callback runs in the main thread, in the middle of anything. What is raised in it is lost, and so is its count,
+    for which NVRx waits without a limit when the life ends. So the signal comes once more, shortly afterwards.
+    """
+    handler = signal.getsignal(number)
+    assert callable(handler)
+
+    def spared(number: int, frame: FrameType | None) -> None:
+        if _in_callback(frame):
+            threading.Timer(_SHORTLY, os.kill, (os.getpid(), number)).start()
+        else:
+            handler(number, frame)
+
+    signal.signal(number, spared)
+
+
+def _in_callback(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _CALLBACK:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _FLUSH_PATIENCE = 2.0  # seconds
