@@ -160,6 +160,7 @@ def spare_watchdog(number: signal.Signals) -> None:
 
     def spared(number: int, frame: FrameType | None) -> None:
         if _in_callback(frame):
+            # A thread may be started here: NVRx waits for the end of the callback before it raises anything.
             threading.Timer(_SHORTLY, os.kill, (os.getpid(), number)).start()
         else:
             handler(number, frame)

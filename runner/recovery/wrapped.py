@@ -43,7 +43,8 @@ class WrappedLife(ProcessLife):
         """The state is that after `step`."""
         super().resumed(step)
         if not self.in_process:
-            self._voucher = nvrx.Voucher(self.call, self.first_step)
+            with self.atomic():  # it starts a thread
+                self._voucher = nvrx.Voucher(self.call, self.first_step)
             self.on_abort(self._first_step_over)
 
     def heartbeat(self, step: int) -> None:

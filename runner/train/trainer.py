@@ -50,14 +50,16 @@ class Trainer:
             # What is imported by now stays: collections need not look at its millions of objects again. A restart
             # in process collects several times, each of which took a few tenths of a second.
             gc.freeze()
-            load_kernels(recipe, self._factory.config, device)
+            with life.atomic():  # it starts a thread
+                load_kernels(recipe, self._factory.config, device)
         phase.ended("data")
         life.starting("model", longest)  # joining others is no part of it: it waits
         life.join(device)
         if not life.in_process and life.local_rank == 0:
             self._compare_clocks(life)
         phase.ended("rendezvous")
-        connection = connect_early(recipe, device)
+        with life.atomic():  # it starts a thread
+            connection = connect_early(recipe, device)
         workload = self._factory.build(device, life.world_size)
         try:
             phase.ended("model")
