@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any, NoReturn
 
+_END_OF_TIME = 253_402_300_800
+
 
 def parse(text: bytes | str) -> Any:
     """The value of a JSON text.
@@ -20,6 +22,11 @@ def parse(text: bytes | str) -> Any:
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def is_time(value: object) -> bool:
+    """Whether it can be seconds since the epoch: before the year 10000, which no calendar here knows."""
+    return isinstance(value, int | float) and 0 <= value < _END_OF_TIME
 
 
 def _refused(word: str) -> NoReturn:

@@ -25,14 +25,13 @@ from typing import Any
 from runner.bench.kubelet import next_backoff, peers_end_at
 from runner.bench.suite import Cell, Suite
 from runner.errors import FINAL, InputError
-from runner.launch.process import die_with_parent
+from runner.launch.process import LONGEST_KILL, die_with_parent
 from runner.report.view import LABEL_FILE, read_label
 from runner.streams import complain
 
 GRACE = 60.0
 """Seconds that a run gets to stop by itself before it is killed."""
 _NEXT_SIGNAL = 1.0  # seconds
-_LONGEST_KILL = 15.0  # seconds until what was killed has ended, unless the kernel does not let it go
 _LONGEST_REASON = 500  # characters
 _PARTIAL = LABEL_FILE + ".partial"
 
@@ -247,6 +246,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             return
     os.killpg(process.pid, signal.SIGKILL)
     try:
-        process.wait(_LONGEST_KILL)
+        process.wait(LONGEST_KILL)
     except subprocess.TimeoutExpired:
         complain(f"nvrx-bench: process {process.pid} was killed and does not end: storage hangs?")

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from runner.launch.durable import write_durably
-from runner.strictjson import parse
+from runner.strictjson import is_time, parse
 
 FaultKind = Literal["exception", "hang", "interrupted", "died"]
-_END_OF_TIME = 253_402_300_800  # the year 10000, which no calendar here knows
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _record(path: Path) -> FaultRecord | None:
     numbers = (record.rank, record.step)
     texts = (record.kind, record.layer, record.attempt, record.what, record.stacks, record.phase)
     whole = all(type(n) is int for n in numbers) and all(isinstance(t, str) for t in texts)
-    whole = whole and isinstance(record.time, int | float) and 0 <= record.time < _END_OF_TIME
+    whole = whole and is_time(record.time)
     return _printable(record) if whole and record.kind in get_args(FaultKind) else None
 
 

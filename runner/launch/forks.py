@@ -17,8 +17,8 @@ from typing import IO
 from runner.launch import children
 from runner.launch.control import START_TIMEOUT, Control
 from runner.launch.forkserver import SOCKET, ready_file
+from runner.launch.process import LONGEST_KILL
 
-_LONGEST_KILL = 15.0  # seconds
 _GRACE = 1.0  # seconds until its stacks are written
 
 
@@ -70,4 +70,4 @@ def _kill(server: subprocess.Popen[bytes]) -> None:
     """Where the kernel does not let it go (imports from storage that hangs), nobody waits for it."""
     server.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        server.wait(_LONGEST_KILL)
+        server.wait(LONGEST_KILL)

@@ -23,6 +23,7 @@ from runner.launch.outcome import OutcomeReader
 from runner.launch.place import Place
 from runner.launch.pod import LeaderWatch
 from runner.launch.printing import follow, say
+from runner.launch.process import LONGEST_KILL
 from runner.launch.run_folder import RunFolder
 from runner.launch.signals import StopRequests
 from runner.launch.silence import EmptyStacks, remove_leftover_stacks
@@ -39,7 +40,6 @@ _STRAYS_EVERY = 2.0
 _FILE_PATIENCE = (
     60.0  # seconds until another node's file must be seen: NFS keeps listings of folders for so long
 )
-_LONGEST_KILL = 15.0  # seconds until what was killed has ended, unless the kernel does not let it go
 _GRACE = 5.0  # seconds for the other ranks to end by themselves once the run is over
 _FAREWELL = (
     15.0  # seconds for a follower to end by itself once another pod leads: to see a save, to hear of a fault
@@ -186,7 +186,7 @@ class Launch:
                 over_at = now
             if over_at is not None and now > over_at + _GRACE:
                 _end(launcher, force=now > over_at + 2 * _GRACE)
-                if now > over_at + 2 * _GRACE + _LONGEST_KILL:
+                if now > over_at + 2 * _GRACE + LONGEST_KILL:
                     say(f"the launcher (process {launcher.pid}) was killed and does not end: storage hangs?")
                     break
             if now > strays_at:

@@ -12,6 +12,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
+LONGEST_KILL = 15.0  # seconds until what was killed has ended, unless the kernel does not let it go
+
 DATA_WORKER = "nvrx-data"  # name of the processes that load data ahead for a rank
 
 

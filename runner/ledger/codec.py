@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runner.ledger.events import EVENTS, Event
+from runner.strictjson import is_time
 
 # JSON has no NaN or infinity: `jq` and other readers must be able to take a diverged run's ledger.
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -19,7 +20,6 @@ _FLOATS = {
 }
 _MAY_DIVERGE = frozenset({"loss", "lr", "grad_norm"})  # of what is measured, all else is finite
 _LARGEST = 1e30  # of a float: far from where sums and nanoseconds overflow
-_END_OF_TIME = 253_402_300_800.0  # the year 10000, which no calendar here knows
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _number(value: Any, name: str) -> float:
 
 def _clock(value: Any, name: str) -> float:
     seconds = _number(value, name)
-    if not 0 <= seconds < _END_OF_TIME:
+    if not is_time(seconds):
         raise ValueError(f"{name} is no time: {value!r}")
     return seconds
 
