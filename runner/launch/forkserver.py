@@ -5,7 +5,9 @@ again. So the supervisor starts one fork server on its node; what the launcher s
 thin client without torch: it hands its environment, arguments and standard streams to the server, which forks the
 real worker from them. To the launcher the client is the worker:
 
-- the worker's exit status becomes the client's, signals that kill it included;
+- the worker's exit status becomes the client's, signals that kill it included. A worker that fails is told of as soon
+  as it can do nothing any more, and no worker is forked before all that were told of are gone: the launcher gets
+  ready for the next start while a GPU's driver clears up behind the last;
 - SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 that reach the client go on to the worker;
 - where the client dies (SIGKILL by the launcher), the server sees its socket close and kills the worker, also one
   that is stopped or stuck in native code;
@@ -29,18 +31,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.launch.process import die_with_parent
+from runner.launch.process import LONGEST_KILL, die_with_parent, failing_with
+from runner.streams import complain
 
 SOCKET = "NVRX_RUN_FORKSERVER"  # path of the server's socket, in the environment of the launcher
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 _LARGEST_REQUEST = 1 << 20
 _BACKLOG = 128
 _ENDED = "ended"  # folder beside the socket: one file for each worker that has ended, its exit code inside
-_LONGEST_WAIT = 0.5  # seconds
+_LOOK = 0.02  # seconds between two looks at the workers
 
 
 def ready_file(socket_path: Path) -> Path:
@@ -70,8 +71,12 @@ class ForkServer:
         self._listener.listen(_BACKLOG)
         self._ended = path.parent / _ENDED
         self._ended.mkdir(exist_ok=True)
-        self._clients: dict[int, socket.socket] = {}  # worker's process id -> its client
+        self._workers: dict[int, int] = {}  # not reaped: process id -> pidfd
+        self._clients: dict[
+            int, socket.socket
+        ] = {}  # of those whose end nobody was told: process id -> client
         self._callers: set[socket.socket] = set()  # have connected and not asked for anything yet
+        self._held: dict[socket.socket, float] = {}  # want a worker -> monotonic clock until which they wait
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
@@ -80,17 +85,20 @@ class ForkServer:
         gc.collect()
         gc.freeze()  # what is imported stays in pages that parent and children share
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(_LOOK if self._workers else None):
                 if key.fileobj is self._listener:
                     self._accept()
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._callers:
-                    request = self._take(key.fileobj)
-                    if request is not None:
-                        return request
+                    self._hold(key.fileobj)
                 elif key.data[0] == "exit":
-                    self._reap(key.data[1], key.fd)
+                    self._reap(key.data[1])
                 else:
                     self._client_gone(key.data[1])
+            self._tell_failures()
+            for client in self._due():
+                request = self._take(client)
+                if request is not None:
+                    return request
 
     def _accept(self) -> None:
         """Somebody connects. What it wants is read when it is there: who is frozen here must not hold up the others."""
@@ -98,9 +106,26 @@ class ForkServer:
         self._callers.add(client)
         self._selector.register(client, selectors.EVENT_READ)
 
-    def _take(self, client: socket.socket) -> Request | None:
+    def _hold(self, client: socket.socket) -> None:
+        """Somebody wants a worker, or hangs up."""
         self._callers.discard(client)
         self._selector.unregister(client)
+        self._held[client] = time.monotonic() + LONGEST_KILL
+
+    def _due(self) -> list[socket.socket]:
+        """Those whose worker can be forked: none before it still holds a GPU's memory, a port or a file."""
+        leaving = self._workers.keys() - self._clients.keys()
+        if not leaving:
+            return list(self._held)
+        due = [client for client, until in self._held.items() if time.monotonic() > until]
+        if due:
+            numbers = ", ".join(map(str, sorted(leaving)))
+            complain(f"nvrx-worker: process {numbers} has ended, and {LONGEST_KILL:.0f} s were not enough for the "
+                     "kernel to clear up behind it; its rank starts without waiting for that")  # fmt: skip
+        return due
+
+    def _take(self, client: socket.socket) -> Request | None:
+        del self._held[client]
         try:
             message, descriptors, _, _ = socket.recv_fds(client, _LARGEST_REQUEST, 3)
         except ConnectionResetError:
@@ -123,7 +148,8 @@ class ForkServer:
         with contextlib.suppress(OSError):  # of a process that had this number before
             (self._ended / str(pid)).unlink(missing_ok=True)
         self._clients[pid] = client
-        self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, ("exit", pid))
+        self._workers[pid] = os.pidfd_open(pid)
+        self._selector.register(self._workers[pid], selectors.EVENT_READ, ("exit", pid))
         self._selector.register(client, selectors.EVENT_READ, ("client", pid))
         _send(client, {"pid": pid})
         return None
@@ -139,7 +165,7 @@ class ForkServer:
         self._selector.close()
         self._listener.close()
         client.close()
-        for other in (*self._clients.values(), *self._callers):
+        for other in (*self._clients.values(), *self._callers, *self._held):
             other.close()
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
@@ -149,15 +175,25 @@ class ForkServer:
         os.chdir(request.folder)
         sys.argv = list(request.argv)
 
-    def _reap(self, pid: int, pidfd: int) -> None:
+    def _tell_failures(self) -> None:
+        for pid in list(self._clients):
+            code = failing_with(pid)
+            if code is not None:
+                self._tell(pid, code)
+
+    def _reap(self, pid: int) -> None:
         _, status = os.waitpid(pid, 0)
-        code = os.waitstatus_to_exitcode(status)
+        pidfd = self._workers.pop(pid)
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        self._tell(pid, os.waitstatus_to_exitcode(status))
+
+    def _tell(self, pid: int, code: int) -> None:
+        """A worker's end, to the supervisor and to its client."""
         with contextlib.suppress(OSError):  # a full disk: the launcher says it, too
             draft = self._ended / f"{pid}.partial"
             draft.write_text(str(code))
             draft.replace(self._ended / str(pid))
-        self._selector.unregister(pidfd)
-        os.close(pidfd)
         client = self._clients.pop(pid, None)
         if client is not None:
             self._selector.unregister(client)
@@ -206,70 +242,3 @@ def _send(client: socket.socket, message: dict[str, int]) -> None:
         BrokenPipeError, ConnectionResetError
     ):  # seen as `_client_gone` in the next round
         client.sendall(json.dumps(message).encode())
-
-
-def run_as_client(path: str, fall_back: Callable[[], int], *, patience: float = 60.0) -> int:
-    """Have the server run this process's command and return its exit code; dies of the signal that killed it.
-
-    Args:
-        path: of the server's socket.
-        fall_back: runs the command in this process; used, with a word on standard error, where no server answers.
-        patience: seconds to wait for a server that is still importing.
-    """
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.settimeout(patience)
-    worker: list[int] = []
-    early: list[int] = []
-
-    def forward(number: int, _frame: object) -> None:
-        if worker:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker[0], number)
-        else:
-            early.append(number)
-
-    for number in _FORWARDED:
-        signal.signal(number, forward)
-    began = time.monotonic()
-    try:
-        server.connect(path)
-        request = Request(sys.argv, dict(os.environ), str(Path.cwd()))
-        socket.send_fds(server, [json.dumps(request.__dict__).encode()], [0, 1, 2])
-        answer = _receive(server)
-        worker.append(answer["pid"])
-    except (OSError, KeyError) as error:
-        for number in _FORWARDED:
-            signal.signal(number, signal.SIG_DFL)
-        waited = time.monotonic() - began
-        server.close()  # a request that was sent and not yet read must not be served after all
-        sys.stderr.write(f"nvrx-worker: the fork server at {path} does not answer ({error}, {waited:.1f} s); "
-                         "starting without it\n")  # fmt: skip
-        return fall_back()
-    for received in early:
-        forward(received, None)
-    code = _await_end(server).get("exit")
-    if code is None:
-        sys.stderr.write("nvrx-worker: the fork server died, and its workers with it\n")
-        return 1
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
-        os.kill(os.getpid(), -code)
-    return code
-
-
-def _await_end(server: socket.socket) -> dict[str, int]:
-    """What the server says when the worker has ended; nothing where the server itself has.
-
-    Python runs a signal's handler between two of its own steps: one that arrives just before a wait begins is not
-    forwarded until that wait is over. So no wait is long.
-    """
-    server.settimeout(_LONGEST_WAIT)
-    while True:
-        with contextlib.suppress(TimeoutError):
-            return _receive(server)
-
-
-def _receive(server: socket.socket) -> dict[str, int]:
-    message = server.recv(4096)
-    answer: dict[str, int] = json.loads(message) if message else {}
-    return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -11,6 +12,8 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+
+_PF_EXITING = 0x4  # in field 9 of /proc/PID/stat, since Linux 2.6
 
 LONGEST_KILL = 15.0  # seconds until what was killed has ended, unless the kernel does not let it go
 
@@ -69,6 +72,24 @@ def state_of(pid: int) -> str:
 def alive(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     return state_of(pid) not in ("", "Z", "X")
+
+
+def failing_with(pid: int) -> int | None:
+    """What a process fails with that is about to be gone: the kernel may still clear up behind it.
+
+    Behind a process that has used a GPU its driver clears up for half a second, and only then can a parent wait for it.
+
+    Returns:
+        Its exit code, negative for a signal; None where it goes on, ends with 0, or the kernel does not say.
+    """
+    fields = stat_fields(pid)
+    if fields is None or not (fields[0] in "ZX" or int(fields[6]) & _PF_EXITING):
+        return None
+    with contextlib.suppress(
+        IndexError, ValueError
+    ):  # not every system call filter or sandbox tells the status
+        return os.waitstatus_to_exitcode(int(fields[49])) or None
+    return None
 
 
 def started_at(pid: int) -> float:

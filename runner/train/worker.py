@@ -15,7 +15,8 @@ import threading
 from pathlib import Path
 
 from runner.launch.control import START_TIMEOUT
-from runner.launch.forkserver import SOCKET, ForkServer, ready_file, run_as_client
+from runner.launch.forkclient import run_as_client
+from runner.launch.forkserver import SOCKET, ForkServer, ready_file
 from runner.launch.network import ReservedPort
 from runner.launch.presence import Presence
 from runner.launch.process import die_with_parent

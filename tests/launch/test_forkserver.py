@@ -20,9 +20,10 @@ from runner.launch.forkserver import how_ended, ready_file
 from runner.launch.process import alive
 
 SERVER = """
-import sys, os, signal, time
+import ctypes, os, platform, signal, sys, threading, time
 from pathlib import Path
 from runner.launch.forkserver import ForkServer
+SYS_EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]
 server = ForkServer(Path(sys.argv[1]))
 print("ready", flush=True)
 request = server.serve()
@@ -34,6 +35,16 @@ if what == "exit":
     sys.exit(int(request.argv[2]))
 if what == "kill":
     os.kill(os.getpid(), int(request.argv[2]))
+if what == "linger":  # like a process behind which a driver clears up: its first thread is gone, the process is not
+    def end_when_told():
+        while not os.path.exists(request.argv[3]):
+            time.sleep(0.01)
+        os._exit(int(request.argv[2]))
+    threading.Thread(target=end_when_told).start()
+    ctypes.CDLL(None).syscall(ctypes.c_long(SYS_EXIT), ctypes.c_long(int(request.argv[2])))
+if what == "look":
+    print("seen" if os.path.exists(f"/proc/{request.argv[2]}") else "gone", flush=True)
+    sys.exit(0)
 if what == "stop":
     os.kill(os.getpid(), signal.SIGSTOP)
 for _ in range(1200):  # a signal that comes just before a sleep begins is handled after it
@@ -41,7 +52,7 @@ for _ in range(1200):  # a signal that comes just before a sleep begins is handl
 """
 CLIENT = """
 import sys
-from runner.launch.forkserver import run_as_client
+from runner.launch.forkclient import run_as_client
 sys.exit(run_as_client({path!r}, lambda: 55, patience=5))
 """
 
@@ -117,6 +128,35 @@ def test_a_signal_that_kills_the_worker_kills_the_client(clients: Clients, numbe
     output, _ = client.communicate(timeout=20)
     assert client.returncode == -number
     assert how_ended(clients.socket.parent, int(output.split()[1])) == -number
+
+
+def test_a_failure_is_told_before_the_process_is_gone_and_the_next_worker_starts_after(
+    clients: Clients, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    first = clients.start("linger", "12", str(told))
+    pid = worker_of(first)
+    assert first.wait(timeout=20) == 12
+    assert how_ended(clients.socket.parent, pid) == 12
+    assert Path(f"/proc/{pid}").exists()
+    second = clients.start("look", str(pid))
+    time.sleep(
+        0.5
+    )  # would be enough for a worker that waits for nobody; one that does passes whatever the time
+    told.touch()
+    output, _ = second.communicate(timeout=20)
+    assert (output.split()[-1], second.returncode) == ("gone", 0)
+
+
+def test_an_end_without_failure_is_told_when_the_process_is_gone(clients: Clients, tmp_path: Path) -> None:
+    """A kernel that does not say how a process ends says 0: that of a process that has been killed, too."""
+    told = tmp_path / "told"
+    client = clients.start("linger", "0", str(told))
+    worker_of(client)
+    with pytest.raises(subprocess.TimeoutExpired):
+        client.wait(timeout=0.3)
+    told.touch()
+    assert client.wait(timeout=20) == 0
 
 
 def test_sigterm_to_the_client_reaches_the_worker(clients: Clients) -> None:
