@@ -92,10 +92,15 @@ class TrainingLoop:
         with StepReporter(
             self._parts.recipe, self._parts.ledger, self._parts.log, self._life.rank
         ) as reporter:
-            for step in range(state.step + 1, self._training.steps + 1):
+            first = state.step + 1
+            for step in range(first, self._training.steps + 1):
                 if self._pace is not None:
                     self._pace.step_begins(step)
                 self._step(step, reporter)
+                if (
+                    step == first
+                ):  # a recovery ends with it: who waits for that shall not wait for the next step, too
+                    self._settle(reporter)
                 self._life.heartbeat(step)
             self._settle(reporter)
             if self._pace is not None:
