@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from torch.distributed import DistError
+
 from runner.errors import ExitCode, PeerMissingError, RunError, no_room
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.launch.lastword import LastWord
@@ -75,11 +77,14 @@ _LOST_PEER = re.compile(
 
 
 def lost_a_peer(error: BaseException) -> bool:
-    """Whether a collective or the store failed because another rank is gone or silent, which is that rank's fault."""
-    text = str(error)
+    """Whether a collective or the store failed because another rank is gone or silent, which is that rank's fault.
+
+    Only what torch raises itself is asked for its text: a connection may be lost to storage or to a data worker, too.
+    """
     if isinstance(error, PeerMissingError):
         return True
-    return isinstance(error, RuntimeError) and bool(_LOST_PEER.search(text) or TIMED_OUT.search(text))
+    text, by_torch = str(error), type(error) is RuntimeError or isinstance(error, DistError)
+    return by_torch and bool(_LOST_PEER.search(text) or TIMED_OUT.search(text))
 
 
 class Coroner:

@@ -14,6 +14,7 @@ from runner.errors import PeerMissingError
 from runner.faults.records import read_records
 from runner.launch.outcome import TIMED_OUT
 from runner.recovery.ending import lost_a_peer
+from runner.train.data.watch import DataWorkerError
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -52,3 +53,20 @@ def test_an_agreement_that_a_rank_does_not_come_to_is_that_ranks_fault():
         exchange.wait("layout/1", timedelta(seconds=0.05), "the layout of rank 1")
     assert lost_a_peer(caught.value)
     assert TIMED_OUT.search(str(caught.value)), "the supervisor reads the same out of what the worker left"
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (RuntimeError("[transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:35001"), True),
+        (dist.DistNetworkError("failed to recv, got 0 bytes. Connection was likely closed"), True),
+        (dist.DistBackendError("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)"), True),
+        (DataWorkerError("a data worker of this rank is gone: ConnectionResetError(104, 'Connection reset by peer')"),
+         False),
+        (BrokenPipeError(32, "Broken pipe"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)  # fmt: skip
+def test_only_a_connection_to_another_rank_makes_a_fault_that_ranks(error: Exception, lost: bool) -> None:
+    """A data worker that is killed may reset the connection on which its rank reads."""
+    assert lost_a_peer(error) == lost
