@@ -62,9 +62,10 @@ def _parser() -> Parser:
         "--out", type=a_path, metavar="FOLDER",
         help="where the page, figures and tables go (default: RUN/report; of several runs: ./report)",
     )  # fmt: skip
-    parser.add_argument("--text", action="store_true", help="print the summary and write nothing")
-    parser.add_argument("--json", action="store_true", help="print the account as JSON and write nothing")
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--text", action="store_true", help="print the summary and write nothing")
+    instead.add_argument("--json", action="store_true", help="print the account as JSON and write nothing")
+    instead.add_argument(
         "--costs", type=a_path, metavar="FILE",
         help="write the costs of these runs, one a layer, for python -m runner.report.scale",
     )  # fmt: skip

@@ -12,27 +12,21 @@ import json
 import math
 import os
 import struct
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from runner.arguments import working_folder
 from runner.checkpoint.contradiction import same_tensors
 from runner.checkpoint.folder import CheckpointFolder
-from runner.checkpoint.patience import may_pass, patiently, refused, unreadable, what_cannot_be_read
-from runner.checkpoint.record import CommitRecord, Damaged, read_record, verify_sizes
-from runner.errors import ExitCode, InputError, RunError, no_room, storage_error
+from runner.checkpoint.record import CommitRecord
+from runner.errors import ExitCode, InputError, no_room, storage_error
 from runner.launch.durable import write_durably
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import resolve
 from runner.streams import write_out
 from runner.train.building import building, refuse_existing
-
-T = TypeVar("T")
+from runner.train.export_source import find, reading, verified
 
 _PREFIX = "model."
 _SHARD_BYTES = 5 << 30
@@ -64,11 +58,11 @@ def export(recipe: Recipe, step: str, output: str | None) -> int:
             does not give it, or there is no room for what is written.
     """
     recipe = resolve(recipe, cwd=working_folder())
-    source = _find(CheckpointFolder(recipe.checkpoint_folder), step)
+    source = find(CheckpointFolder(recipe.checkpoint_folder), step)
     number = int(source.name.removeprefix("step-"))
     target = Path(output) if output else recipe.run_folder / "export" / f"step-{number}"
     refuse_existing(target)
-    record = _verified(source, full=recipe.checkpoint.verify == "full")
+    record = verified(source, full=recipe.checkpoint.verify == "full")
     config, tokenizer = _declared(recipe)
     _check_model(source, record, recipe, config)
     try:
@@ -81,55 +75,6 @@ def export(recipe: Recipe, step: str, output: str | None) -> int:
         raise InputError(f"--output: {error.filename or target}: {error.strerror}") from error
     write_out(f"step {number} exported to {target}\n")
     return int(ExitCode.DONE)
-
-
-def _find(folder: CheckpointFolder, step: str) -> Path:
-    try:
-        committed = _patiently(folder.committed, folder.root, may_pass)
-    except OSError as error:
-        raise refused(error) from error
-    known = [entry.step for entry in committed]
-    if not known:
-        raise InputError(f"there is no checkpoint in {folder.root}")
-    if step == "latest":
-        return committed[-1].path
-    if not step.isdigit() or int(step) not in known:
-        raise InputError(
-            f"--export {step}: no such checkpoint; there are: {', '.join(map(str, known))}, latest"
-        )
-    return folder.path(int(step))
-
-
-def _verified(source: Path, *, full: bool) -> CommitRecord:
-    from runner.checkpoint.writer import checksum
-
-    with _reading(source):
-        record = _patiently(lambda: read_record(source), source)
-        _patiently(lambda: verify_sizes(source, record), source)
-        for file in record.files:
-            path = source / file["name"]
-            if full and _patiently(partial(checksum, path), path) != file["xxh3_128"]:
-                raise Damaged(f"{file['name']} does not match its checksum")
-    return record
-
-
-@contextmanager
-def _reading(source: Path) -> Iterator[None]:
-    """What goes wrong with a checkpoint that is read, as a run would end with it."""
-    try:
-        yield
-    except Damaged as damage:
-        raise RunError(
-            f"{source}: {damage}; export another step", ExitCode.NO_LOADABLE_CHECKPOINT
-        ) from damage
-    except OSError as error:
-        raise unreadable([what_cannot_be_read(error)]) from error
-
-
-def _patiently(
-    attempt: Callable[[], T], path: Path, again: Callable[[OSError], bool] = lambda error: True
-) -> T:
-    return patiently(attempt, path, time.sleep, lambda error: None, again)
 
 
 def _write_weights(source: Path, record: CommitRecord, target: Path) -> None:
@@ -182,7 +127,7 @@ def _write_shard(path: Path, tensors: list[_Tensor], source: Path, record: Commi
             shard = Shard(t.name, t.dtype, t.shape, (0,) * len(t.shape), t.shape, 0, t.nbytes)
             memory = memoryview(bytearray(t.nbytes))
             layout = Layout((shard,), t.nbytes)
-            with _reading(source):
+            with reading(source):
                 loader.load(source, record, layout, memory, 0, 1, full=False, threads=4, beat=lambda: None)
             stream.write(memory)
         stream.flush()

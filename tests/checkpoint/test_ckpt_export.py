@@ -6,6 +6,8 @@ import errno
 import fcntl
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,26 @@ def test_transformers_loads_what_was_exported(
         export(recipe, "4", str(tmp_path / "hf"))
     with pytest.raises(InputError, match="there are: 4, latest"):
         export(recipe, "5", None)
+
+
+def test_the_latest_is_the_newest_that_a_run_would_go_on_from(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "copy")
+    command = ["--export", str(tmp_path / "copy" / "recipe.yaml"), "latest", "-o"]
+    settings = tmp_path / "copy" / "recipe.yaml"
+    settings.write_text(settings.read_text().replace(str(run), str(tmp_path / "copy")))
+    newer = tmp_path / "copy" / "run" / "checkpoints" / "step-9"
+    shutil.copytree(newer.with_name("step-4"), newer)
+    (newer / "commit.json").unlink()
+    assert main([*command, str(tmp_path / "hf")]) == 0
+    said = capsys.readouterr()
+    assert "step 4 exported" in said.out
+    assert re.fullmatch(r"nvrx-run: \S+/step-9: .*; not exported\n", said.err)
+    (newer.with_name("step-4") / "commit.json").write_text("{}")
+    assert main([*command, str(tmp_path / "none")]) == ExitCode.NO_LOADABLE_CHECKPOINT
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and "step-9" in said.err and "step-4" in said.err
 
 
 @pytest.mark.parametrize(
