@@ -193,6 +193,8 @@ class Manager:
     def before_forward(self) -> float:
         """Order the next forward behind the copy of what it may change. The host does not wait."""
         began = time.perf_counter()
+        if self._updates:  # the life's first step is over, and known to be
+            self._staging.started()
         self._staging.before_forward()
         return time.perf_counter() - began
 
@@ -210,7 +212,6 @@ class Manager:
     def after_update(self, *, force_save: bool = False) -> float:
         """Snapshot and save where due."""
         began = time.perf_counter()
-        self._staging.started()
         self._settle(began)
         self._saves.notice()
         section, step = self._section, self._state.step

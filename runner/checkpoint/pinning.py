@@ -18,7 +18,7 @@ class PinnedPages:
     """Makes and page-locks the buffers of an arena one by one, in a thread.
 
     It begins with the buffer that is needed first. A predecessor's buffers are found before the ranks agree on the one
-    that all of them hold, so the thread waits to be told. The others follow when the first step is under way: the
+    that all of them hold, so the thread waits to be told. The others follow when the first step is over: the
     driver does one thing at a time, and until then whatever it does for them holds up the start.
 
     Args:
@@ -99,6 +99,6 @@ class PinnedPages:
                 return
             answer = runtime.cudaHostRegister(self._starts[index], self._size, 0)
             if answer != runtime.cudaError.success:
-                self._problem = f"cudaHostRegister: {answer}"
+                self._problem = f"cudaHostRegister: error {int(answer)}"  # some have no name in torch
                 return
             self._done[index].set()

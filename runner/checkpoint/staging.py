@@ -117,7 +117,7 @@ class Staging:
     # --- snapshots
 
     def started(self) -> None:
-        """A step is under way: memory that was not needed to get there may be made ready."""
+        """A step is over: memory that was not needed to get there may be made ready."""
         if self._cuda:
             self._pages.go_on()
 

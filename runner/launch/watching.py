@@ -123,8 +123,9 @@ class Workers:
     def _end_peers(self, death: Death) -> None:
         """End the workers of this node that are to be respawned because of another's death.
 
-        The launcher does so too, but only when the dead one is gone for good: a GPU's driver takes half a second to
-        clear up behind a process. This way it clears up behind all of them at once.
+        The launcher does so too, when it next looks, or, where the kernel does not say how a process ends, only when
+        the dead one is gone for good. A GPU's driver takes half a second to clear up behind a process: this way it
+        clears up behind all of them at once.
         """
         if self._inprocess is None and self._launcher is not None:
             for sign in self._roll.others(death.sign):

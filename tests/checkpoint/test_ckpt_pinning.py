@@ -103,11 +103,33 @@ def test_a_limit_of_locked_memory_is_named(arena: Arena, driver: Driver) -> None
     driver.answers = [2]
     pages = PinnedPages(arena)
     with pytest.raises(
-        RunError, match=r"3 x 4096 bytes .* cannot be pinned \(cudaHostRegister: 2\).*ulimit -l"
+        RunError, match=r"3 x 4096 bytes .* cannot be pinned \(cudaHostRegister: error 2\).*ulimit -l"
     ):
         pages.wait(0)
     pages.release()
     assert driver.unlocked == []
+
+
+def first_steps(place: Rank, folder: str) -> list[int]:
+    """How often, by the end of each step, other memory was allowed to be made ready."""
+    calls: list[Staging] = []
+    Staging.started = lambda staging: calls.append(staging)  # type: ignore[method-assign]
+    checkpointer = manager(folder, Recorder(), "first", mode="async", every=100)
+    life = place.life()
+    trainer = Trainer(life)
+    checkpointer.attach(life, trainer.state)
+    checkpointer.restore()
+    counts = []
+    for _ in range(3):
+        trainer.step(checkpointer)
+        counts.append(len(calls))
+    checkpointer.finish()
+    checkpointer.close()
+    return counts
+
+
+def test_nothing_is_made_ready_before_the_first_step_is_over(one: World, tmp_path: Path) -> None:
+    assert one.run(first_steps, folder=str(tmp_path)) == [[0, 1, 2]]
 
 
 def late(place: Rank, folder: str) -> list[int]:
