@@ -217,9 +217,13 @@ class TeardownEnded(Event):
 
 @dataclass(frozen=True)
 class LifeEnded(Event):
-    """The training function returned or gave up on this rank."""
+    """The training function returned or gave up on this rank.
 
-    reason: Literal["finished", "fault", "preempted", "error"]
+    Of these reasons `preempted` and `refused` are no faults: somebody asked to stop, or the recipe, the data or the
+    checkpoints are not those of this run.
+    """
+
+    reason: Literal["finished", "fault", "preempted", "refused", "error"]
     exit_code: int | None = None
     message: str = ""
 
@@ -230,6 +234,9 @@ class LinesDropped(Event):
 
     count: int
 
+
+NO_FAULT = ("preempted", "refused")
+"""Reasons for which a life ends early without a fault."""
 
 EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
 """Kind -> class."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from runner.ledger.codec import Record
 from runner.ledger.events import (
+    NO_FAULT,
     FaultFired,
     FaultSeen,
     LaunchEnded,
@@ -200,9 +201,9 @@ def _life(name: str, records: list[Record]) -> JobLife:
     if endings:
         life.ended = max(at for at, _ in endings)
         reasons = {e.reason for _, e in endings}
-        # A preemption is agreed on by all ranks; one that leaves later may find its peers gone, which is no fault.
-        life.clean = "preempted" in reasons or (life.seen is None and reasons == {"finished"})
-        bad = [(at, e) for at, e in endings if e.reason not in ("finished", "preempted")]
+        # A rank that leaves later than one that was asked to stop, or refused, may find it gone, which is no fault.
+        life.clean = not reasons.isdisjoint(NO_FAULT) or (life.seen is None and reasons == {"finished"})
+        bad = [(at, e) for at, e in endings if e.reason not in ("finished", *NO_FAULT)]
         if life.clean:
             life.seen, life.seen_layer, life.reason = None, "", ""
         elif bad:

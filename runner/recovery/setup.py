@@ -125,6 +125,8 @@ class WorkerSetup:
         """A life is over without being done."""
         if ending.exit_code == ExitCode.PREEMPTED:
             event = LifeEnded("preempted", ending.exit_code, ending.message)
+        elif ending.exit_code in (ExitCode.BAD_RECIPE, ExitCode.NO_LOADABLE_CHECKPOINT):
+            event = LifeEnded("refused", ending.exit_code, ending.message)
         else:
             event = LifeEnded("error" if ending.final else "fault", ending.exit_code, ending.message)
         self.ledger.record(event)

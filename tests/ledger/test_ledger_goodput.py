@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from ledgerlab import Lab
 
@@ -147,7 +149,8 @@ def test_time_between_a_crash_and_the_next_command_is_idle_and_counts_against_in
     assert goodput.infra == pytest.approx(1 - 13.75 / 17.75)
 
 
-def test_idle_after_a_clean_end_is_no_downtime() -> None:
+@pytest.mark.parametrize(("reason", "code"), [("preempted", 14), ("refused", 2)])
+def test_idle_after_a_clean_end_is_no_downtime(reason: Literal["preempted", "refused"], code: int) -> None:
     lab = Lab()
     for first in (1, 2):
         lab.launch()
@@ -156,11 +159,11 @@ def test_idle_after_a_clean_end_is_no_downtime() -> None:
         lab.all(
             FaultSeen("inprocess", "stopped on request after step 1")
         )  # a layer may call any end of a life so
-        lab.at(0, LifeEnded("preempted", 14))
+        lab.at(0, LifeEnded(reason, code))
         lab.at(
-            1, LifeEnded("preempted" if first == 2 else "fault", 14)
+            1, LifeEnded(reason if first == 2 else "fault", code)
         )  # its peer was gone before it could say so
-        lab.launched(14)
+        lab.launched(code)
         lab.wait(5 if first == 1 else 0)
     goodput, _, _ = account(merge(lab.items))
     assert goodput.split["idle"] == 5 * NS

@@ -51,7 +51,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(FaultFired, st.integers(0, 5), steps, st.just("hang")),
     st.builds(FaultSeen, st.just("inprocess"), st.text(max_size=5)),
     st.just(TeardownEnded()),
-    st.builds(LifeEnded, st.sampled_from(["finished", "fault", "preempted", "error"])),
+    st.builds(LifeEnded, st.sampled_from(["finished", "fault", "preempted", "refused", "error"])),
 )
 
 

@@ -7,6 +7,7 @@ from collections import Counter, deque
 
 from runner.ledger.codec import Stamp, job_life
 from runner.ledger.events import (
+    NO_FAULT,
     Event,
     FaultFired,
     FaultSeen,
@@ -76,8 +77,8 @@ class LiveStats:
             self._trouble = stamp.t if self._trouble is None else self._trouble
         elif isinstance(event, LifeEnded):
             self.training = False
-            if event.reason == "preempted":
-                self._trouble = None  # asked to stop: no fault
+            if event.reason in NO_FAULT:
+                self._trouble = None
         elif isinstance(event, SaveCommitted):
             self.saves["committed"] += 1
             self.last_saved = max(self.last_saved, event.step)
