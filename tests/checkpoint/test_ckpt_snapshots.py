@@ -153,8 +153,11 @@ def abandoned(place: Rank, folder: str, run_id: str) -> dict[str, Any]:
         os.kill(writer, signal.SIGSTOP)
         while trainer.state.step < target:
             trainer.step(checkpointer)
+        job = checkpointer._saves._job
+        assert job is not None
         life.abort()
         os.kill(writer, signal.SIGCONT)
+        job.join(30)  # before a new life could end it
         life, trainer, checkpointer, came_from = begin(
             place, folder, run_id, in_process=True, checkpointer=checkpointer
         )

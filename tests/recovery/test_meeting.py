@@ -13,14 +13,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from tinylab import HERE, kept_port, recipe_text
 from torch.distributed import TCPStore
 
 from runner.errors import ExitCode, RunError
 from runner.launch.network import ReservedPort
 from runner.launch.outcome import OutcomeReader
+from runner.recovery.life import ProcessLife
 from runner.recovery.meeting import Meeting, meet
 from runner.recovery.ranks import RankFacts
 
@@ -127,3 +131,23 @@ def test_the_port_that_rank_0_chooses_is_kept_until_its_store_listens(world_size
         other.bind(("", first.port))
     store = TCPStore("127.0.0.1", first.port, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
     assert store.port == first.port
+
+
+def test_lives_of_one_store_share_no_key() -> None:
+    """What an earlier life has left there must not be taken for what a rank of this one says."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+    unused: Any = None
+    connections: Any = SimpleNamespace(control=store, group=store)
+    keys = [store.num_keys()]
+    for attempt in ("start-0", "start-1"):
+        life = ProcessLife(
+            rank=0, world_size=1, facts=facts(0, store.port, world_size=1, agent_store=False), attempt=attempt,
+            in_process=False, connections=connections, group_timeout=TIMEOUT, ledger=unused, layer="inprocess",
+            presence=unused, start_watch=unused,
+        )  # fmt: skip
+        assert not life.store.check(["here"])
+        life.store.set("here", "1")
+        life.join(torch.device("cpu"))
+        life.leave()
+        keys.append(store.num_keys())
+    assert keys[2] - keys[1] == keys[1] - keys[0] > 1, "a process group has keys of its own as well"
