@@ -191,10 +191,8 @@ def test_stop_signal_saves_and_resumes(supervised, layer, number, to_all):
 
 
 def test_stop_before_the_first_step_is_honoured_at_its_end(supervised):
-    run = supervised("none")
-    run.until((run.run / "recipe.yaml").exists)
-    run.process.terminate()
-    code, _, err = run.wait()
+    """Also one that comes before anybody listens."""
+    code, _, err = supervised("none", env={"TINY_STOP_AT_ONCE": "1"}).wait()
     assert code == 14, err
     assert "stopped after step 1" in err
 
