@@ -23,11 +23,13 @@ from runner.launch.outcome import OutcomeReader
 from runner.launch.place import Place
 from runner.launch.pod import LeaderWatch
 from runner.launch.printing import follow, say
-from runner.launch.process import LONGEST_KILL
+from runner.launch.process import LONGEST_KILL, process_name
 from runner.launch.run_folder import RunFolder
+from runner.launch.scratch import scratch_environ
 from runner.launch.signals import StopRequests
 from runner.launch.silence import EmptyStacks, remove_leftover_stacks
 from runner.launch.terminal import offer_terminal
+from runner.launch.thaw import Frozen, beside_workers
 from runner.launch.verdict import Verdict, Watch, conclude
 from runner.launch.watching import Workers
 from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
@@ -37,6 +39,7 @@ from runner.recipe.recipe import Recipe
 
 _POLL = 0.05  # seconds; a dead worker, an outcome or a signal is seen within this time
 _STRAYS_EVERY = 2.0
+_FROZEN_EVERY = 0.5
 _FILE_PATIENCE = (
     60.0  # seconds until another node's file must be seen: NFS keeps listings of folders for so long
 )
@@ -129,7 +132,8 @@ class Launch:
         self, argv: list[str], outcomes: OutcomeReader, ledger: LedgerWriter, log: Path, output: IO[bytes]
     ) -> Verdict:
         assert self._control.folder is not None
-        environment = self._place.environment(self._recipe) | {
+        environment = self._place.environment(self._recipe)
+        environment |= scratch_environ(self._control.folder, environment) | {
             RUN_ID: self._folder.run_id,
             RUN_FOLDER: str(self._folder.path),
             CONTROL: str(self._control.folder),
@@ -166,7 +170,8 @@ class Launch:
         """
         show = follow(log) if self._verbose else None
         over_at: float | None = None
-        strays_at = 0.0
+        strays_at = frozen_at = 0.0
+        frozen = Frozen()
         while launcher.poll() is None:
             time.sleep(_POLL)
             now = time.monotonic()
@@ -189,6 +194,12 @@ class Launch:
                 if now > over_at + 2 * _GRACE + LONGEST_KILL:
                     say(f"the launcher (process {launcher.pid}) was killed and does not end: storage hangs?")
                     break
+            if now > frozen_at:
+                frozen_at = now + _FROZEN_EVERY
+                for pid in frozen.wake(beside_workers(launcher.pid, workers.pids())):
+                    say(
+                        f"process {pid} ({process_name(pid)}) was stopped (SIGSTOP) and is woken: it is no rank"
+                    )
             if now > strays_at:
                 strays_at = now + _STRAYS_EVERY
                 children.kill_stray_orphans(launcher, *beside.processes)

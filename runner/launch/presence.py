@@ -214,9 +214,13 @@ class Roll:
             sign for sign in signs if sign is not None and sign.restart == dead.restart and alive(sign.pid)
         ]
 
+    def pids(self) -> set[int]:
+        """Those that have signed, and not left."""
+        return set(map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids
+
     def any_lives(self) -> bool:
         """Whether a worker that has signed, and not left, is there."""
-        return any(alive(int(name)) for name in os.listdir(self._folder))  # noqa: PTH208 - likewise
+        return any(map(alive, self.pids()))
 
     def frozen(self, longest: float) -> list[WorkerSign]:
         """Workers that have been stopped (SIGSTOP, not by a debugger) for more than `longest` seconds."""

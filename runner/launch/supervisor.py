@@ -25,6 +25,7 @@ from runner.launch.children import kill_descendants
 from runner.launch.process import adopt_orphans
 from runner.launch.signals import hold_back, stop_signals
 from runner.launch.terminal import append_to_files
+from runner.launch.thaw import Frozen
 from runner.streams import complain
 
 if TYPE_CHECKING:
@@ -81,9 +82,13 @@ def _wait(child: int, told: int, signals: frozenset[signal.Signals], recipe: Rec
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     try:
         ended = os.pidfd_open(child)
+        frozen = Frozen()
         # A signal that arrives just before a wait begins is forwarded when that ends: no wait is long.
         while not select.select([ended], [], [], _LONGEST_WAIT)[0]:
-            continue
+            if frozen.wake([child]):
+                complain(
+                    "nvrx-run: the supervisor was stopped (SIGSTOP) and is woken: nobody else ends the run"
+                )
         os.close(ended)
         _, status = os.waitpid(child, 0)
     finally:

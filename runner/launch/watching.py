@@ -88,6 +88,10 @@ class Workers:
             self._window.restarted(time.monotonic())
             self._window_spent = self._window_spent or self._window.spent(time.monotonic())
 
+    def pids(self) -> set[int]:
+        """Processes that have signed as workers, and not left."""
+        return self._roll.pids()
+
     def launch_can_only_end(self) -> bool:
         """Whatever its launcher waits for: a stopped worker hears no SIGTERM."""
         outcomes = self._outcomes.outcomes()

@@ -67,6 +67,8 @@ class InprocessLayer:
         lives = wrap(
             self, setup, self.settings, self._meeting, counter=self._counter, min_world=self._min_world
         )
+        # Until NVRx's monitor process is there nobody watches this one, which waits for it without a limit.
+        setup.presence.starting("monitor", setup.recipe.recovery.start_timeout.total_seconds())
         try:
             lives()
         except KeyboardInterrupt:

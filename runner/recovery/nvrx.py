@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from types import FrameType
@@ -31,7 +31,7 @@ from nvidia_resiliency_ext.inprocess.initialize import RetryController
 from nvidia_resiliency_ext.inprocess.monitor_process import MonitorProcess
 from nvidia_resiliency_ext.inprocess.progress_watchdog import ProgressWatchdog, Timestamp
 from nvidia_resiliency_ext.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
-from nvidia_resiliency_ext.inprocess.store import TCPStore as WrapperStore
+from nvidia_resiliency_ext.inprocess.store import TCPStore as _TCPStore
 
 from runner.errors import InputError
 
@@ -190,6 +190,21 @@ def _end_monitor(self: Any) -> None:
 
 
 MonitorProcess.shutdown = _end_monitor
+
+
+class WrapperStore(_TCPStore):
+    """The store of the wrapper, which connects to it as soon as it has its monitor process.
+
+    Args:
+        monitored: called then, in this process alone; the monitor process makes a store of its own.
+        arguments: NVRx's.
+    """
+
+    def __init__(self, *, monitored: tuple[int, Callable[[], None]], **arguments: Any) -> None:
+        process, call = monitored
+        if os.getpid() == process:
+            call()
+        super().__init__(**arguments)
 
 
 _CHECKS = {

@@ -168,6 +168,7 @@ def wrap(
         counter=counter,
         store_factory=nvrx.WrapperStore,
         store_kwargs={
+            "monitored": (os.getpid(), setup.presence.started),
             "host_name": meeting.address,
             "port": meeting.port,
             "wait_for_workers": False,

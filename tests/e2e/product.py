@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -39,11 +40,15 @@ class Run:
         self, *arguments: str, timeout: float = 150, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """`nvrx-run` with these arguments and this recipe, to its end; nothing may be left behind."""
-        done = subprocess.run(
-            [NVRX_RUN, *arguments, str(self.recipe)],
-            capture_output=True, text=True, timeout=timeout, check=False,
-            cwd=self.recipe.parent, env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
-        )  # fmt: skip
+        with TemporaryDirectory(prefix="e2e-") as temporary:
+            surroundings = {"HF_HUB_OFFLINE": "1", "TMPDIR": temporary, **environment}
+            done = subprocess.run(
+                [NVRX_RUN, *arguments, str(self.recipe)],
+                capture_output=True, text=True, timeout=timeout, check=False,
+                cwd=self.recipe.parent, env={**os.environ, **surroundings},
+            )  # fmt: skip
+            left = [path.name for path in Path(temporary).iterdir()]
+            assert [name for name in left if not name.startswith("torchinductor_")] == []
         assert left_behind(self.folder) == [], done.stdout + done.stderr
         assert [path for path in self.folder.glob("faults/silent-*") if path.stat().st_size == 0] == []
         return done

@@ -7,12 +7,14 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from tinylab import expected
 
 from runner.checkpoint.record import CommitRecord, write_record
 from runner.checkpoint.shm import arena_path
+from runner.faults.records import read_records
 from runner.launch.process import children_by_parent
 from runner.ledger.events import FaultSeen
 from runner.ledger.reader import read_run
@@ -286,3 +288,44 @@ def test_rank_0_speaks_on_the_terminal_and_the_launcher_in_a_file(supervised, te
     assert out.count("hello from the training function") == 1
     assert "[ft_launcher" not in out
     assert "[ft_launcher" in run.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["inprocess", "ft_launcher+inprocess"])
+def test_a_rank_whose_monitor_process_does_not_come_is_killed_and_named(supervised, layer):
+    env = {"TINY_STOPPED_MONITOR": "1"}
+    run = supervised(layer, env=env, start_timeout="8s")
+    code, _, err = run.wait()
+    (cause,) = [record for record in read_records(run.run) if not record.consequence]
+    assert (cause.kind, cause.rank) == ("hang", 1)
+    if layer == "inprocess":
+        assert code == 1
+        assert "rank 1 hung in start-up (monitor): not done after 8 s (recovery.start_timeout)" in err
+        code, _, err = supervised(layer, env=env).wait()
+    assert code == 0, err
+    assert (run.run / "state.json").read_text() == str(expected())
+
+
+@pytest.mark.slow  # by default in tests/launch/test_thaw.py
+@pytest.mark.parametrize("who", ["supervisor", "launcher", "fork server", "client", "monitor"])
+def test_a_process_that_is_no_rank_and_is_stopped_is_woken(supervised, who):
+    run = supervised("ft_launcher", env={"TINY_STEP": "0.1"})
+    run.until((run.run / "state.json").exists)
+    (supervisor,) = children_by_parent()[run.process.pid]
+    launcher, server = sorted(
+        children_by_parent()[supervisor], key=lambda pid: b"--fork-server" in command(pid)
+    )
+    below = children_by_parent()[launcher]
+    monitors = [pid for pid in below if command(pid) == command(launcher)]  # forked
+    clients = [pid for pid in below if pid not in monitors]
+    every = {"supervisor": [supervisor], "launcher": [launcher], "fork server": [server]}
+    pid = (every | {"client": clients, "monitor": monitors})[who][0]
+    os.kill(pid, signal.SIGSTOP)
+    code, _, err = run.wait()
+    assert code == 0, err
+    assert "was stopped (SIGSTOP) and is woken" in err
+    assert (run.run / "state.json").read_text() == str(expected())
+
+
+def command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()

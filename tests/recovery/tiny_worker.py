@@ -72,6 +72,22 @@ def census() -> dict[str, int]:
     }
 
 
+def stop_monitor(folder: Path) -> None:
+    """The process that NVRx's monitor process is forked from is stopped, once."""
+    from nvidia_resiliency_ext.inprocess import monitor_process
+
+    daemonize = monitor_process.daemonize_fn
+
+    def stopped(*args, **kwargs):
+        try:
+            (folder / "stopped").touch(exist_ok=False)
+        except FileExistsError:
+            return daemonize(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    monitor_process.daemonize_fn = stopped
+
+
 def main() -> None:
     die_with_parent(os.getppid())
     recipe = Recipe.model_validate(yaml.safe_load(Path(sys.argv[1]).read_text()), strict=False)
@@ -87,6 +103,8 @@ def main() -> None:
     lives = folder / "lives"
     lives.mkdir(exist_ok=True)
     order: list[str] = []
+    if os.environ.get("TINY_STOPPED_MONITOR") == str(rank):
+        stop_monitor(folder)
 
     def train(life) -> None:
         if "TINY_CENSUS" in os.environ:

@@ -60,7 +60,7 @@ def recipe_text(folder: Path, layer: str, **changes: Any) -> str:
     recovery: dict[str, Any] = {
         "layer": layer,
         "process_group_timeout": changes.pop("process_group_timeout", "30s"),
-        "start_timeout": "30s",
+        "start_timeout": changes.pop("start_timeout", "30s"),
         "rendezvous_timeout": "60s",
         "stop_timeout": changes.pop("stop_timeout", "60s"),
     }

@@ -1,0 +1,44 @@
+"""Processes beside the workers that somebody has stopped (SIGSTOP): they are woken.
+
+A worker that is stopped is its recovery layer's to end. Nobody looks after the others: a stopped launcher restarts
+nothing, a stopped fork server tells of no end, a stopped client hides that of its worker, and a rank whose monitor is
+stopped can hang for ever. What a debugger has stopped is in another state and left alone. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+
+from runner.launch.process import children_by_parent, state_of
+
+LOOKS = 10  # that find a process stopped before it is woken: whoever stops a whole run takes a moment for it
+
+
+class Frozen:
+    """Wakes processes that are found stopped at `LOOKS` looks in a row. Looks are counted, not seconds: who looks may
+    have been stopped as well, together with them."""
+
+    def __init__(self) -> None:
+        self._looks: dict[int, int] = {}
+
+    def wake(self, pids: Iterable[int]) -> list[int]:
+        """Look at these processes once; returns those that were woken."""
+        stopped = [pid for pid in pids if state_of(pid) == "T"]
+        self._looks = {pid: self._looks.get(pid, 0) + 1 for pid in stopped}
+        woken = [pid for pid in stopped if self._looks[pid] >= LOOKS]
+        for pid in woken:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        return woken
+
+
+def beside_workers(launcher: int, workers: set[int]) -> list[int]:
+    """All that serves a launch and is no worker: children of this process and of its launcher.
+
+    NVRx's monitors of the ranks are among the former: they are orphans from the start.
+    """
+    table = children_by_parent()
+    return [pid for parent in (os.getpid(), launcher) for pid in table.get(parent, ()) if pid not in workers]
