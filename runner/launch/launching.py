@@ -196,10 +196,9 @@ class Launch:
                     break
             if now > frozen_at:
                 frozen_at = now + _FROZEN_EVERY
-                for pid in frozen.wake(beside_workers(launcher.pid, workers.pids())):
-                    say(
-                        f"process {pid} ({process_name(pid)}) was stopped (SIGSTOP) and is woken: it is no rank"
-                    )
+                starters = [process.pid for process in (launcher, *beside.processes)]
+                for pid in frozen.wake(beside_workers(starters, workers.pids())):
+                    say(f"process {pid} ({process_name(pid)}) was stopped (SIGSTOP) and is woken")
             if now > strays_at:
                 strays_at = now + _STRAYS_EVERY
                 children.kill_stray_orphans(launcher, *beside.processes)

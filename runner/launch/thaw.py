@@ -35,10 +35,14 @@ class Frozen:
         return woken
 
 
-def beside_workers(launcher: int, workers: set[int]) -> list[int]:
-    """All that serves a launch and is no worker: children of this process and of its launcher.
+def beside_workers(starters: Iterable[int], workers: set[int]) -> list[int]:
+    """All that serves a launch and is no worker at work: children of this process and of those that start workers.
 
     NVRx's monitors of the ranks are among the former: they are orphans from the start.
+
+    Args:
+        starters: the launcher and the fork server.
+        workers: those that have signed and not left; before and after that their layer does not know them.
     """
     table = children_by_parent()
-    return [pid for parent in (os.getpid(), launcher) for pid in table.get(parent, ()) if pid not in workers]
+    return [pid for parent in (os.getpid(), *starters) for pid in table.get(parent, ()) if pid not in workers]

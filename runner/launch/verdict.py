@@ -72,7 +72,9 @@ def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -
         return Verdict(int(ExitCode.CRASHED), "the workers ended without an error before the run was done")
     what = _cause(chosen, watch)
     if what is None:
-        what = f"the launcher failed before any worker started: {_last_line(log)}"
+        killed = watch.launcher_status < 0
+        how = f"was killed ({status_name(watch.launcher_status)})" if killed else "failed"
+        what = f"the launcher {how} before any worker started: {_last_line(log)}"
         return Verdict(int(ExitCode.CRASHED), what)
     traceback = chosen.traceback if chosen is not None else ""
     if watch.budget_spent:

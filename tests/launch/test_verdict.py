@@ -23,6 +23,10 @@ from runner.recipe.load import load_recipe
         ),
         (Watch(launcher_status=1, workers_came=True), "a worker failed; the same command resumes the run"),
         (Watch(launcher_status=1), "the launcher failed before any worker started: no such option"),
+        (
+            Watch(launcher_status=-9),
+            "the launcher was killed (SIGKILL) before any worker started: no such option",
+        ),
     ],
 )
 def test_the_cause_is_named(tmp_path: Path, watch: Watch, says: str) -> None:
