@@ -182,7 +182,7 @@ def _without_own(node: Node) -> Node:
 
 def _doubts(root: Node) -> list[Problem]:
     """Values of the suite itself that YAML readers disagree about; those of recipes are told with the recipe."""
-    theirs = [path for path, _ in _fragments(root)]
+    theirs = [path for path, _ in _fragments(root)] + _strange(root)
     expected = {"name": "text", "recipe": "text", "restart": "text", "keep_checkpoints": "true or false"}
     return [
         Problem("Y000", node.at, dotted(path), f"YAML readers disagree about `{node.raw}`",
@@ -191,6 +191,20 @@ def _doubts(root: Node) -> list[Problem]:
         if isinstance(node.value, Doubtful) and not isinstance(node.value, Unknown)
         and (path[-1] in OWN or not any(path[: len(other)] == other for other in theirs))
     ]  # fmt: skip
+
+
+def _strange(root: Node) -> list[tuple[str | int, ...]]:
+    """Keys that no suite has, which is said of them; what is below a misspelt `axes` may be right."""
+    found: list[tuple[str | int, ...]] = [
+        (key,) for key, _ in _entries(root) if key not in Suite.model_fields
+    ]
+    experiments = root.child("experiments")
+    for number, experiment in enumerate(
+        experiments.value if experiments is not None and isinstance(experiments.value, list) else []
+    ):
+        known = Experiment.model_fields
+        found += [("experiments", number, key) for key, _ in _entries(experiment) if key not in known]
+    return found
 
 
 def _not_theirs(root: Node) -> list[Problem]:

@@ -73,7 +73,7 @@ class FilesDataset(_Dataset):
     format: Literal["text", "json", "parquet"]
     """`text` reads one document a file, `json` one a line, `parquet` one a row."""
     paths: Annotated[Words, Field(min_length=1)]
-    """Files or glob patterns."""
+    """Files or glob patterns, relative to where the command is given."""
     text_column: str = "text"
     """Key or column that holds the text (json, parquet)."""
     streaming: bool = False

@@ -21,6 +21,9 @@ comes from. How settings must fit together is in [rules.md](rules.md).
 Beside the sections, `extends: other.yaml` (a path relative to the file) merges this recipe over another one, mapping by
 mapping; `!replace` before a mapping puts it in the place of the other's. `${NAME}` and `${NAME:-default}` are filled in
 from the environment, `$${` stands for a literal `${`. `--set section.key=value` overrides from the command line.
+
+Other relative paths (`output.folder`, `dataset.paths`, a `model.name` that is a folder, ...) start where the command is
+given, not at the recipe's file; in a pod that is the storage's `mount_path`.
 """
 
 

@@ -112,11 +112,17 @@ def listed(fields: Iterable[str], most: int) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
+_SAME = {"gpu": "cuda", "nccl": "cuda", "gloo": "cpu", "float32": "fp32", "fp32": "float32"}
+"""What other programs call it, where the letters would suggest something else or nothing."""
+
+
 def nearest_choice(value: Any, choices: Iterable[Any]) -> str | None:
     """The choice that was probably meant."""
     if not isinstance(value, str):
         return None
     words = [choice for choice in choices if isinstance(choice, str)]
+    if _SAME.get(value.lower()) in words:
+        return _SAME[value.lower()]
     folded = {word.lower(): word for word in reversed(words)}
     match = close_matches(value.lower(), folded)
     return folded[match[0]] if match else None

@@ -55,6 +55,10 @@ def read_file(
     """
     try:
         data = read_regular(path, LARGEST_FILE + 1)
+    except IsADirectoryError as error:
+        raise fatal(
+            "Y100", name, 0, 0, f"cannot be read: {error.strerror}", f"name a {form.word} in it"
+        ) from None
     except OSError as error:
         raise fatal("Y100", name, 0, 0, f"cannot be read: {error.strerror}", "check the path") from None
     return read_bytes(data, name, environment, form)

@@ -23,6 +23,7 @@ from runner.report.view import RunView, view_run
 from runner.streams import complain, write_out
 
 _LONGEST_INTERVAL = 86_400
+_PARTIAL = ".partial"
 _EPILOG = """
 one run:      nvrx-report runs/quickstart
 several:      nvrx-report runs/a runs/b --out comparison
@@ -58,11 +59,11 @@ def _parser() -> Parser:
         "nvrx-report", "What runs achieved and what their faults cost, from their ledgers.", _EPILOG
     )
     parser.add_argument("runs", nargs="+", type=a_path, metavar="RUN", help="folder of a run")
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--out", type=a_path, metavar="FOLDER",
         help="where the page, figures and tables go (default: RUN/report; of several runs: ./report)",
     )  # fmt: skip
-    instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--text", action="store_true", help="print the summary and write nothing")
     instead.add_argument("--json", action="store_true", help="print the account as JSON and write nothing")
     instead.add_argument(
@@ -89,6 +90,7 @@ def _interval(text: str) -> float:
 
 
 def _report(arguments: argparse.Namespace) -> None:
+    _refuse_repeats(arguments.runs)
     views = _told_apart([view_run(folder) for folder in arguments.runs])
     if arguments.costs is not None:
         with _writing("--costs", arguments.costs):
@@ -118,6 +120,20 @@ def _report(arguments: argparse.Namespace) -> None:
     write_out(f"\nreport: {page}\n")
 
 
+def _refuse_repeats(folders: Sequence[Path]) -> None:
+    """A run beside itself compares nothing.
+
+    Raises:
+        InputError: a folder is named twice, in whatever words.
+    """
+    seen: dict[Path, Path] = {}
+    for folder in folders:
+        first = seen.setdefault(folder.resolve(), folder)
+        if first is not folder:
+            same = f"{folder} is given twice" if first == folder else f"{first} and {folder} are one folder"
+            raise InputError(f"{same}; name each run once")
+
+
 def _told_apart(views: list[RunView]) -> list[RunView]:
     """Runs of one name are called by their folders."""
     names = [view.name for view in views]
@@ -137,8 +153,9 @@ def _writing(option: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        place = path if str(error.filename).endswith(_PARTIAL) else error.filename or path
         raise InputError(
-            f"{option}: {error.filename or path} cannot be written: {error.strerror}; name another place"
+            f"{option}: {place} cannot be written: {error.strerror}; name another place"
         ) from error
 
 
@@ -150,7 +167,14 @@ def costs_json(views: Sequence[RunView]) -> str:
     for view in views:
         costs = measured_costs(view)
         if costs is None:
-            raise InputError(f"{view.folder}: has no finished step or no save to measure costs of")
+            raise InputError(
+                f"{view.folder}: has no finished step or no save to measure costs of; leave it out, or run it on"
+            )
+        if view.layer in layers:  # one of the two would vanish
+            other = next(run.folder for run in views if run.layer == view.layer)
+            raise InputError(
+                f"--costs: {other} and {view.folder} both ran under {view.layer}; name one run a layer"
+            )
         layers[view.layer] = {
             "save": costs.save,
             "write": costs.write,
@@ -251,7 +275,7 @@ def _as_utf8(text: str) -> bytes:
 
 def _replace(path: Path, data: bytes) -> None:
     """Whoever has the page open while the run goes on never reads half of it, nor does a second report disturb it."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
     try:
         partial.write_bytes(data)
         partial.replace(path)

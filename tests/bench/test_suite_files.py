@@ -78,6 +78,11 @@ def test_a_cells_recipe_is_whole_and_says_what_the_suite_said_whatever_its_texts
      ["3:10: common.name: every cell's run gets a name of its own; leave it out",
       "4:49: experiments[0].axes.a.v.output.folder: every cell's run gets a folder of its own; leave it out; --out "
       "says where all of them go"]),
+    ("axes: {none: {seed: 010}}\nexperiments:\n  - {name: e, axis: {a: {v: {recovery: {layer: none}}}}}\n",
+     ["3:1: axes: no such key; known here: name, recipe, common, repeats, timeout, max_restarts, keep_checkpoints, "
+      "experiments",
+      "5:5: experiments[0].axes: is missing; is it `axis`?",
+      "5:15: experiments[0].axis: no such key; did you mean `axes`?; known here: name, common, axes"]),
     ("experiments:\n  - {name: e, axes: {}}\n  - {name: f, axes: {a: {}}}\n",
      ["4:15: experiments[0].axes: wants at least one", "5:22: experiments[1].axes.a: wants at least one"]),
     ('experiments: [{name: e, axes: {a: {v: {training: {seed: "\\0"}}}}}]\n',

@@ -11,6 +11,8 @@ import pytest
 from recipelab import RECIPES, ROOT, SMALL
 
 from runner.cli import main
+from runner.recipe.load import check_file
+from runner.recipe.resolve import dump, resolve
 
 
 @pytest.fixture
@@ -71,6 +73,37 @@ def test_warning_exits_0_and_2_when_strict(recipe: Path, capsys: pytest.CaptureF
     assert "warning[R505]" in capsys.readouterr().out
     assert run("--validate", "--strict", recipe, *override) == 2
     assert "error[R505]" in capsys.readouterr().out
+
+
+def test_a_recipe_as_a_run_resolved_it_has_no_warning(recipe: Path, tmp_path: Path) -> None:
+    loaded, problems = check_file(recipe)
+    assert loaded is not None, problems
+    resolved = tmp_path / "resolved.yaml"
+    resolved.write_text(dump(resolve(loaded.recipe, cwd=tmp_path)))
+    assert run("--validate", "--strict", resolved) == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("cluster.accelerator=gpu", "cuda"),  # by its letters it is nearer to cpu
+        ("cluster.accelerator=GPU", "cuda"),
+        ("training.precision=float32", "fp32"),
+        ("model.param_dtype=fp32", "float32"),
+    ],
+)
+def test_the_usual_word_for_a_choice_leads_to_it(
+    recipe: Path, capsys: pytest.CaptureFixture[str], override: str, meant: str
+) -> None:
+    assert run("--validate", recipe, "--set", override) == 2
+    assert f"help: did you mean `{meant}`?" in capsys.readouterr().out
+
+
+def test_a_folder_in_place_of_a_recipe_is_told_what_to_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--explain", tmp_path) == 2
+    assert "cannot be read: Is a directory\n  help: name a recipe in it" in capsys.readouterr().err
 
 
 def test_text_marks_the_value(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ PRINTS = {
     "help": (cli.main, ("--help",)),
     "version": (cli.main, ("--version",)),
     "report": (report.main, ("{run}", "--text")),
-    "report of several": (report.main, ("{run}", "{run}", "--text")),
+    "report of several": (report.main, ("{run}", "{run}/../other", "--text")),
     "report as JSON": (report.main, ("{run}", "--json")),
     "costs": (report.main, ("{run}", "--costs", "{folder}/costs.json")),
     "bench": (bench.main, (SUITE, "--list", "--out", "{folder}/bench")),
@@ -45,7 +45,9 @@ CLOSED = "standard output is closed; open it, e.g. with >/dev/null"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return training_run(tmp_path_factory.mktemp("run"), steps=40, every=10, faults=1)
+    base = tmp_path_factory.mktemp("runs")
+    training_run(base / "other", steps=20, every=10, faults=0)
+    return training_run(base / "run", steps=40, every=10, faults=1)
 
 
 def call(main: Callable[[list[str]], int], arguments: tuple[str, ...], **names: object) -> int:
@@ -102,6 +104,26 @@ def test_nothing_is_left_to_fail_when_the_process_ends(
         capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PATH": path},
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("", says)
+
+
+@pytest.mark.parametrize("what", [("--text",), ("--json",), ("--costs", "costs.json")])
+def test_a_folder_for_what_is_not_written_is_refused(
+    what: tuple[str, ...], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(report.main, ("{run}", "--out", "page", *what), run=run) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and f"argument {what[0]}: not allowed with argument --out" in error
+
+
+def test_a_run_is_not_compared_with_itself(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(report.main, ("{run}", "{run}", "--text"), run=run) == 2
+    assert capsys.readouterr().err == f"nvrx-report: {run} is given twice; name each run once\n"
+    (tmp_path / "link").symlink_to(run)
+    assert call(report.main, ("{run}", "{folder}/link"), run=run, folder=tmp_path) == 2
+    error = f"nvrx-report: {run} and {tmp_path}/link are one folder; name each run once\n"
+    assert capsys.readouterr().err == error
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "-1", "0", "1e9", "soon"])
@@ -214,6 +236,7 @@ def test_a_place_that_cannot_be_written_is_one_line(
     assert call(main, (*arguments, f"{tmp_path}/file/below"), run=run) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "cannot be written: Not a directory" in error
+    assert ".partial" not in error  # a name that nobody gave
 
 
 def test_an_interrupt_is_one_line(

@@ -50,6 +50,16 @@ def test_a_costs_file_is_made_from_runs(tmp_path: Path, capsys: pytest.CaptureFi
     assert "| 16,384 |" in capsys.readouterr().out
 
 
+def test_of_two_runs_under_one_layer_none_vanishes_from_the_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [str(training_run(tmp_path / name, layer="inprocess", steps=120, every=40)) for name in "ab"]
+    assert report([*runs, "--costs", str(tmp_path / "costs.json")]) == 2
+    told = f"--costs: {runs[0]} and {runs[1]} both ran under inprocess; name one run a layer\n"
+    assert capsys.readouterr().err == f"nvrx-report: {told}"
+    assert not (tmp_path / "costs.json").exists()
+
+
 def test_what_is_no_costs_file_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "costs.json"
     bad.write_text('{"step": 1, "layers": {"inprocess": {"sav": 1}}}')

@@ -156,6 +156,10 @@ def test_weights_that_lack_a_parameter_are_refused(make_recipe: MakeRecipe, tmp_
             r"llama has no setting hidden_sise",
         ),
         ({"model": {"name": "no-such/model"}}, r"model 'no-such/model' cannot be loaded"),
+        (
+            {"model": {"name": "/no/such/folder"}},
+            r"^model '/no/such/folder' cannot be loaded: there is no such folder; correct it, or bring the folder",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_had_is_refused_in_one_line(

@@ -164,10 +164,11 @@ def hang_outlasts_detection(recipe: Recipe, report: Report) -> None:
 
 @rule("R609", "warning")
 def faults_are_drawn(recipe: Recipe, report: Report) -> None:
-    """`faults.types` and `faults.weights` without `faults.count` draw nothing."""
+    """`faults.types` and `faults.weights` without `faults.count` draw nothing. `count: 0`, written out, is meant so."""
     faults = recipe.faults
     given: frozenset[str] = getattr(faults, "given", frozenset())  # of the view; pydantic's are not asked for
-    if faults.count == 0 and not faults.at and faults.types and given & {"types", "weights"}:
+    meant = "count" in given or bool(faults.at)
+    if faults.count == 0 and not meant and faults.types and given & {"types", "weights"}:
         path = "faults.types" if "types" in given else "faults.weights"
         report.add(path, "no fault is drawn: faults.count is 0", "set faults.count", also="faults.count")
 
