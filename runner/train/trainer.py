@@ -73,7 +73,7 @@ class Trainer:
             raise
         finally:
             batches.close()
-            workload.release()  # the exception's traceback holds our frames: the model must not live on with it
+            workload.release()  # the exception's traceback holds our frames: they must not hold all of this
 
     def _compare_clocks(self, life: Life) -> None:
         place = NodePlace(
