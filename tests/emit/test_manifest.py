@@ -185,9 +185,18 @@ def test_annotation_holds_the_launcher_command() -> None:
     assert command.endswith("--no-python nvrx-worker /etc/nvrx/recipe.yaml")
 
 
+# Interfaces, as EC2's guide to EFA has them; those of the catalogue that are not here have one.
+EFA = {
+    "p4d.24xlarge": 4, "p4de.24xlarge": 4, "p5.48xlarge": 32, "p5e.48xlarge": 32, "p5en.48xlarge": 16,
+    "p6-b200.48xlarge": 8, "p6-b300.48xlarge": 16, "g6e.24xlarge": 2, "g6e.48xlarge": 4,
+    **{f"{family}.{size}": 0 for family in ("g5", "g6", "g6e") for size in ("xlarge", "2xlarge", "4xlarge")},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("instance", sorted(INSTANCES))
 def test_each_instance_gets_its_devices(instance: str) -> None:
     shape = INSTANCES[instance]
+    assert shape.efa == EFA.get(instance, 1)
     recipe = on_cluster(instance, nodes=2)
     container = pod(recipe)["containers"][0]
     requests, limits = container["resources"]["requests"], container["resources"]["limits"]

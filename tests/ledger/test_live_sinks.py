@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -197,6 +198,20 @@ def test_the_live_figures_agree_with_the_report(tmp_path: Path, layer: str) -> N
     assert stats.recovery_seconds / stats.recoveries == pytest.approx(
         sum(r.total for r in goodput.recoveries) / 3 / NS, abs=0.05
     )
+
+
+def test_tokens_per_second_are_those_since_the_restart(tmp_path: Path) -> None:
+    """Nothing of the life before, nor the time of its end, is in the figure."""
+    with contextlib.closing(LedgerWriter(tmp_path, rank=0, life="")) as writer:
+        write_two_lives(writer)
+        writer.begin_life("a-2/0")
+        writer.record(LifeStarted(2, 2, time.time(), True))
+        writer.record(Loaded(8, "memory", 0.0))
+        writer.record(StepEnded(9, 0.5, 0.1, 1000, 1.0, 1e-3, 0.5))
+    stats = LiveStats()
+    for record in read_run(tmp_path).records:
+        stats.consume(record.event, record.stamp)
+    assert stats.tokens_per_second == pytest.approx(1000 / (0.5 - 0.1))
 
 
 def tensorboard_scalars(folder: Path) -> Any:
