@@ -21,12 +21,9 @@ _DIGITS_OF_FINGERPRINT = 8
 
 
 def ports(recipe: Recipe) -> dict[str, int]:
-    """Ports that a pod serves, by name."""
-    first = recipe.cluster.rendezvous_port
+    """Ports that a pod serves, by name; not that of the ranks' own store, another one at each start."""
     metrics = recipe.output.live.prometheus_port
-    return {"rendezvous": first, "restart-store": first + 1} | (
-        {} if metrics is None else {"metrics": metrics}
-    )
+    return {"rendezvous": recipe.cluster.rendezvous_port} | ({} if metrics is None else {"metrics": metrics})
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 602146402
+CHECKSUM = 962828028
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -241,7 +241,7 @@ TABLE: dict[str, dict[str, Any]] = {
         'accelerator': (('literal', ('auto', 'cuda', 'cpu')), ('value', 'auto')),
         'instance_type': (('optional', ('str', None, None, '^[a-z0-9-]+(\\.[a-z0-9-]+)+$')), ('value', None)),
         'instance': (('optional', ('section', 'InstanceShape')), ('value', None)),
-        'rendezvous_port': (('int', 1024, None, 65534, None), ('value', 29500)),
+        'rendezvous_port': (('int', 1024, None, 65535, None), ('value', 29500)),
         'leader': (('optional', ('str', None, None, '^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$')), ('value', None)),
         'nvrx_version': (('optional', ('str', None, None, '^0\\.[4-7](\\.[0-9]+)?$')), ('value', None)),
         'nccl_version': (('optional', ('str', None, None, '^[0-9]+(\\.[0-9]+){1,3}$')), ('value', None)),

@@ -49,8 +49,8 @@ class ClusterSection(Section):
     """EC2 instance type, e.g. `p5.48xlarge`. Needed to emit a manifest."""
     instance: InstanceShape | None = None
     """The shape of `instance_type`, where the catalogue does not list it."""
-    rendezvous_port: Annotated[int, Field(ge=1024, le=65534)] = 29500
-    """Port of the leader where the launchers meet. The port after it serves the in-process store."""
+    rendezvous_port: Annotated[int, Field(ge=1024, le=65535)] = 29500
+    """Port of the leader where the launchers meet. Where the ranks meet is a free port, another one at each start."""
     leader: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$")] | None = None
     """Name or IPv4 address of node 0, for several machines without Kubernetes; a pod gets it from its Job."""
     nvrx_version: Annotated[str, Field(pattern=r"^0\.[4-7](\.[0-9]+)?$")] | None = None

@@ -158,7 +158,7 @@ _cluster = st.builds(
     st.one_of(st.integers(1, 4), st.integers(1, 1024)),
     _kubernetes,
     _maybe(
-        rendezvous_port=st.integers(1024, 65534),
+        rendezvous_port=st.integers(1024, 65535),
         processes_per_node=st.just(1),
         nvrx_version=st.sampled_from(["0.4.1", "0.5.0", "0.6.0", "0.7.0"]),
         accelerator=st.sampled_from(["cuda", "cpu", "auto"]),

@@ -113,9 +113,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "metrics on the rendezvous port": (
         {"output": {"live": {"prometheus_port": 29500}}}, "R731", "output.live.prometheus_port",
     ),
-    "metrics on the port of the in-process store": (
-        {"output": {"live": {"prometheus_port": 29501}}}, "R731", "output.live.prometheus_port",
-    ),
     "metrics on a port of root's": (
         {"output": {"live": {"prometheus_port": 80}}}, "R731", "output.live.prometheus_port",
     ),

@@ -182,7 +182,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "time to live above 32 bits": (job(ttlSecondsAfterFinished=2**31), "Job.spec.ttlSecondsAfterFinished"),
     "deadline above 64 bits": (job(activeDeadlineSeconds=2**63), "Job.spec.activeDeadlineSeconds"),
     "more pods than indices allow": (job(parallelism=100_001, completions=100_001), "Job.spec.parallelism"),
-    "port above all": (container(ports=[{"containerPort": 65536}]), f"{C0}.ports[2].containerPort"),
+    "port above all": (container(ports=[{"containerPort": 65536}]), f"{C0}.ports[1].containerPort"),
     "image that no registry has": (container(image="Nvrx:1"), f"{C0}.image"),
     "mount over the image": (
         container(volumeMounts=[{"mountPath": "/usr", "name": "shm"}]), f"{C0}.volumeMounts[4].mountPath",

@@ -168,10 +168,7 @@ def test_metrics_port_is_served_and_found() -> None:
     strict(list(objects.values()))
     without = on_cluster()
     assert "prometheus.io" not in emit_manifest(without)
-    assert [item["name"] for item in pod(without)["containers"][0]["ports"]] == [
-        "rendezvous",
-        "restart-store",
-    ]
+    assert [item["name"] for item in pod(without)["containers"][0]["ports"]] == ["rendezvous"]
 
 
 def test_annotation_holds_the_launcher_command() -> None:
@@ -418,7 +415,9 @@ def test_patch_merges_lists_by_their_keys() -> None:
         },
         "Service": {"spec": {"ports": [{"port": 29500, "name": "meet"}]}},
     }
-    recipe = on_cluster(cluster={"kubernetes": {"patches": change}})
+    recipe = on_cluster(
+        cluster={"kubernetes": {"patches": change}}, output={"live": {"prometheus_port": 9400}}
+    )
     objects = by_kind(recipe)
     strict(list(objects.values()))
     assert "backoffLimit" not in objects["Job"]["spec"]
@@ -428,7 +427,7 @@ def test_patch_merges_lists_by_their_keys() -> None:
     assert pod(recipe)["tolerations"] == []
     mounts = [item["mountPath"] for item in pod(recipe)["containers"][0]["volumeMounts"]]
     assert mounts == ["/etc/nvrx", "/shared", "/dev/shm", "/tmp", "/more"]
-    assert [port["name"] for port in objects["Service"]["spec"]["ports"]] == ["meet", "restart-store"]
+    assert [port["name"] for port in objects["Service"]["spec"]["ports"]] == ["meet", "metrics"]
 
 
 def test_header_states_how_to_stop_before_a_changed_job() -> None:

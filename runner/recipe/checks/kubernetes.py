@@ -197,14 +197,15 @@ def patches_leave_the_recipe_alone(recipe: Recipe, report: Report) -> None:
 
 @rule("R731")
 def metrics_port_is_free(recipe: Recipe, report: Report) -> None:
-    """`prometheus_port` is not a port of the rendezvous; in a pod it is 1024 or above, since the pods are not root."""
-    port, first = recipe.output.live.prometheus_port, recipe.cluster.rendezvous_port
+    """`prometheus_port` is not that of the rendezvous; in a pod it is 1024 or above, since the pods are not root."""
+    port = recipe.output.live.prometheus_port
     if port is None:
         return
     path = "output.live.prometheus_port"
-    if port in (first, first + 1):
-        what = "the rendezvous" if port == first else "the in-process store"
-        report.add(path, f"{port} is the port of {what}", "use another", also="cluster.rendezvous_port")
+    if port == recipe.cluster.rendezvous_port:
+        report.add(
+            path, f"{port} is the port of the rendezvous", "use another", also="cluster.rendezvous_port"
+        )
     elif port < 1024 and _kubernetes(recipe) is not None:
         report.add(path, f"{port} may only be opened by root, which the pods are not", "use 1024 or above")
 
