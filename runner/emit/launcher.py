@@ -16,10 +16,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.emit.layers import ft_launcher, inprocess
 from runner.emit.nvrx_versions import LauncherRelease, installed_nvrx, launcher_release
 from runner.errors import InputError
 from runner.recipe.derived import processes_per_node
+from runner.recipe.layer_settings import ft_launcher, inprocess
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe

@@ -10,9 +10,9 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from runner.emit.layers import ft_launcher
 from runner.errors import FINAL, ExitCode
 from runner.recipe.derived import pod_restarts
+from runner.recipe.layer_settings import ft_launcher
 
 if TYPE_CHECKING:
     from runner.recipe.kubernetes import KubernetesSection

@@ -6,9 +6,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.recipe.checks.timeouts import inprocess
 from runner.recipe.checks.versions import nccl_aborts_badly
 from runner.recipe.derived import node_shape
+from runner.recipe.layer_settings import inprocess
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe

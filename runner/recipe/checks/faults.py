@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
-from runner.recipe.checks.timeouts import ft_launcher, inprocess
+from runner.recipe.layer_settings import ft_launcher, inprocess
 from runner.recipe.units import format_duration
 
 if TYPE_CHECKING:

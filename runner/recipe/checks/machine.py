@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
-from runner.recipe.checks.timeouts import ft_launcher
 from runner.recipe.derived import pod_restarts
 from runner.recipe.instances import INSTANCES, nearest_instance
+from runner.recipe.layer_settings import ft_launcher
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
+from runner.recipe.layer_settings import ft_launcher, inprocess
 from runner.recipe.units import format_duration
 
 if TYPE_CHECKING:
@@ -14,16 +15,6 @@ if TYPE_CHECKING:
 _IN = "recovery.inprocess."
 _FT = "recovery.ft_launcher."
 _PG = "recovery.process_group_timeout"
-
-
-def inprocess(recipe: Recipe) -> Any:
-    """In-process settings, where the layer has them."""
-    return getattr(recipe.recovery, "inprocess", None)
-
-
-def ft_launcher(recipe: Recipe) -> Any:
-    """ft_launcher settings, where the layer has them."""
-    return getattr(recipe.recovery, "ft_launcher", None)
 
 
 def _above(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
-from runner.recipe.checks.timeouts import ft_launcher, inprocess
+from runner.recipe.layer_settings import ft_launcher, inprocess
 from runner.recipe.units import format_duration
 
 if TYPE_CHECKING:
