@@ -128,7 +128,7 @@ def test_a_tokenizer_without_padding_token_keeps_rows_of_unequal_length_and_genu
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    raw = Tokenizer(models.WordLevel({"<eos>": 0, "a": 1, "b": 2, "c": 3, "<unk>": 4}, unk_token="<unk>"))
+    raw = Tokenizer(models.WordLevel({"c": 0, "a": 1, "b": 2, "<eos>": 3, "<unk>": 4}, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<eos>").save_pretrained(tmp_path / "tok")
     Dataset.from_dict({"text": ["a b c", "a <eos> b"]}).save_to_disk(str(tmp_path / "saved"))
@@ -137,4 +137,4 @@ def test_a_tokenizer_without_padding_token_keeps_rows_of_unequal_length_and_genu
     )
     folder = prepare(recipe, load_tokenizer(recipe))
     packed = PackedTokens(folder, 7)
-    assert packed[0].tolist() == [1, 2, 3, 0, 1, 0, 2, 0]
+    assert packed[0].tolist() == [1, 2, 0, 3, 1, 3, 2, 3]
