@@ -1,12 +1,22 @@
-"""The Hugging Face hub: one place that turns its failures into a sentence, and that knows when it is not asked."""
+"""The Hugging Face hub: its failures as a sentence, and patience with those that pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from runner.errors import InputError
+from runner.errors import InputError, RunError
+from runner.streams import complain
+
+T = TypeVar("T")
+_ATTEMPTS = 8
+_FIRST_PAUSE = 4.0  # seconds; doubled each time, with up to half as much again at random
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 @contextmanager
@@ -39,3 +49,44 @@ def hub_errors(what: str, name: str) -> Iterator[None]:
 def _is_path(name: str) -> bool:
     """Whether a name can only be meant as a place in the file system: ids are `name` or `owner/name`."""
     return name.startswith(("/", "./", "../", "~")) or name.count("/") > 1
+
+
+def with_backoff(
+    fetch: Callable[[], T], *, attempts: int = _ATTEMPTS, sleep: Callable[[float], None] = time.sleep
+) -> T:
+    """Call `fetch` until it succeeds, waiting longer each time where the other side is busy or away for a moment.
+
+    Raises:
+        InputError: what is asked for does not exist or is not allowed: asking again would not help.
+        RunError: the other side is still busy after the last attempt (exit code 1: another try later may succeed).
+    """
+    pause = _FIRST_PAUSE
+    for attempt in itertools.count(1):
+        try:
+            return fetch()
+        except InputError as error:
+            reason = _transient(error)
+            if reason is None:
+                raise
+            if attempt >= attempts:
+                raise RunError(f"{reason}, {attempts} times: {error}") from error
+            wait = pause * (1 + random.random() / 2)  # others who were turned away come back at other times
+            complain(f"nvrx-data: {reason}; attempt {attempt + 1} of {attempts} in {wait:.0f} s")
+            sleep(wait)
+            pause *= 2
+    raise AssertionError  # pragma: no cover - the loop has no end
+
+
+def _transient(error: BaseException) -> str | None:
+    """What is wrong for the moment, from the causes of an error; None where it is wrong for good."""
+    cause: BaseException | None = error
+    while cause is not None:
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        if status in _TRANSIENT:
+            return f"the hub answers {status}"
+        if status is not None:
+            return None
+        if isinstance(cause, ConnectionError | TimeoutError):
+            return f"no connection ({cause})"
+        cause = cause.__cause__ or cause.__context__
+    return None

@@ -11,30 +11,26 @@ import contextlib
 import fcntl
 import itertools
 import json
-import random
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 from runner.arguments import Parser, a_path, working_folder
 from runner.errors import ExitCode, InputError, RunError, no_room, storage_error
 from runner.streams import complain, interrupted, write_out
 from runner.strictjson import parse
+from runner.train.hub import hub_errors, with_backoff
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
     from runner.train.data.cache import CacheIndex
     from runner.train.data.tokenizer import Tokenizer
 
-T = TypeVar("T")
 _BATCH = 256  # documents that are tokenised at once
 _KEEP_EVERY = 16  # batches between two points that an interrupted run goes on from
-_ATTEMPTS = 8
-_FIRST_PAUSE = 4.0  # seconds; doubled each time, with up to half as much again at random
-_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,53 +131,10 @@ def _fetch_model(recipe: Recipe) -> None:
     """Configuration and, where they are wanted, weights of the model into the hub's cache."""
     from huggingface_hub import snapshot_download
 
-    from runner.train.hub import hub_errors
-
     name = str(recipe.model.name)
     patterns = ["*.json", "*.model", "*.txt", *(["*.safetensors"] if recipe.model.pretrained else [])]
     with hub_errors("model", name):
         snapshot_download(name, revision=recipe.model.revision, allow_patterns=patterns)
-
-
-def with_backoff(
-    fetch: Callable[[], T], *, attempts: int = _ATTEMPTS, sleep: Callable[[float], None] = time.sleep
-) -> T:
-    """Call `fetch` until it succeeds, waiting longer each time where the other side is busy or away for a moment.
-
-    Raises:
-        InputError: what is asked for does not exist or is not allowed: asking again would not help.
-        RunError: the other side is still busy after the last attempt (exit code 1: another try later may succeed).
-    """
-    pause = _FIRST_PAUSE
-    for attempt in itertools.count(1):
-        try:
-            return fetch()
-        except InputError as error:
-            reason = transient(error)
-            if reason is None:
-                raise
-            if attempt >= attempts:
-                raise RunError(f"{reason}, {attempts} times: {error}") from error
-            wait = pause * (1 + random.random() / 2)  # others who were turned away come back at other times
-            complain(f"nvrx-data: {reason}; attempt {attempt + 1} of {attempts} in {wait:.0f} s")
-            sleep(wait)
-            pause *= 2
-    raise AssertionError  # pragma: no cover - the loop has no end
-
-
-def transient(error: BaseException) -> str | None:
-    """What is wrong for the moment, from the causes of an error; None where it is wrong for good."""
-    cause: BaseException | None = error
-    while cause is not None:
-        status = getattr(getattr(cause, "response", None), "status_code", None)
-        if status in _TRANSIENT:
-            return f"the hub answers {status}"
-        if status is not None:
-            return None
-        if isinstance(cause, ConnectionError | TimeoutError):
-            return f"no connection ({cause})"
-        cause = cause.__cause__ or cause.__context__
-    return None
 
 
 def pack(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> CacheIndex:

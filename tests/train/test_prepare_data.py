@@ -25,8 +25,8 @@ from runner.recipe.load import load_recipe
 from runner.recipe.resolve import resolve
 from runner.train.data.packed import packed_folder, prepare
 from runner.train.data.tokenizer import ByteTokenizer
-from runner.train.hub import hub_errors
-from runner.train.prepare_data import main, pack, with_backoff
+from runner.train.hub import hub_errors, with_backoff
+from runner.train.prepare_data import main, pack
 
 COMMAND = str(Path(sys.executable).with_name("nvrx-data"))
 
