@@ -29,11 +29,14 @@ class Beside:
     Attributes:
         look: to be called all along; True once, when a server that hung in its imports was killed. Workers that wait
             for it then make their own.
+        killed: to be called all along; once, when somebody else has killed the server, its status: negative. Workers
+            that start again then make their own imports.
     """
 
     environment: dict[str, str]
     processes: tuple[subprocess.Popen[bytes], ...]
     look: Callable[[], bool] = lambda: False
+    killed: Callable[[], int] = lambda: 0
 
 
 @contextlib.contextmanager
@@ -55,13 +58,23 @@ def fork_server(
     try:
         until = time.monotonic() + float(environment[START_TIMEOUT]) + _GRACE
 
+        known = False  # that it has ended
+
         def look() -> bool:
+            nonlocal known
             hangs = time.monotonic() > until and server.poll() is None and not ready_file(socket).exists()
             if hangs:
                 _kill(server)
+                known = True
             return hangs
 
-        yield Beside({SOCKET: str(socket)}, (server,), look)
+        def killed() -> int:
+            nonlocal known
+            status = 0 if known else server.poll() or 0
+            known = known or status < 0
+            return min(status, 0)
+
+        yield Beside({SOCKET: str(socket)}, (server,), look, killed)
     finally:
         _kill(server)
 

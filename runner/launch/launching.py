@@ -16,6 +16,7 @@ from runner.checkpoint.shm import remove_leftovers
 from runner.errors import ExitCode, RunError, no_room
 from runner.launch import children
 from runner.launch.control import CONTROL, RUN_FOLDER, RUN_ID, START_TIMEOUT, TERMINAL, VERBOSE, Control
+from runner.launch.deaths import status_name
 from runner.launch.durable import probe
 from runner.launch.earlier import note_earlier_launches
 from runner.launch.forks import Beside, fork_server
@@ -30,7 +31,7 @@ from runner.launch.signals import StopRequests
 from runner.launch.silence import EmptyStacks, remove_leftover_stacks
 from runner.launch.terminal import offer_terminal
 from runner.launch.thaw import Frozen, beside_workers
-from runner.launch.verdict import Verdict, Watch, conclude
+from runner.launch.verdict import Verdict, Watch, conclude, signal_to_launcher
 from runner.launch.watching import Workers
 from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
 from runner.ledger.sinks.live import live_reporting
@@ -91,6 +92,7 @@ class Launch:
         self._recipe, self._place, self._folder, self._control = recipe, place, run_folder, control
         self._requests, self._parent, self._verbose = requests, parent, verbose
         self._watch = Watch()
+        self._ends_launcher = False
         assert control.folder is not None
         self._empty_stacks = EmptyStacks(control.folder)
 
@@ -148,11 +150,12 @@ class Launch:
             scratch = f"--log-dir={self._control.folder}/launcher"
             started = [*_program(argv[0]), scratch, *argv[1:]]
             launcher = children.start(started, environment | beside.environment, output, folder=Path.cwd())
-            self._until_it_ends(launcher, workers, leader, log, beside)
+            self._until_it_ends(launcher, workers, leader, log, beside, ledger)
         status = -signal.SIGKILL if launcher.returncode is None else launcher.returncode
         if status == 0:
             self._await_last_word(outcomes)
-        self._watch = workers.settle(status, self._requests.honoured)
+        ended_by = "" if self._ends_launcher else signal_to_launcher(log, launcher.pid)
+        self._watch = workers.settle(status, self._requests.honoured, ended_by)
         return conclude(outcomes.outcomes(), self._watch, self._recipe, log)
 
     def _until_it_ends(
@@ -162,6 +165,7 @@ class Launch:
         leader: LeaderWatch,
         log: Path,
         beside: Beside,
+        ledger: LedgerWriter,
     ) -> None:
         """Watch a launcher until it ends, by itself or because the run is over and it does not know.
 
@@ -178,6 +182,11 @@ class Launch:
             if show is not None:
                 show()
             workers.look(launcher_killed=(launcher.poll() or 0) < 0)
+            killed = beside.killed()
+            if killed:
+                fault = f"the fork server was killed ({status_name(killed)}), and its workers with it"
+                say(fault)
+                ledger.record(FaultSeen("launcher", fault))
             if beside.look():
                 say(f"the fork server hung in its imports and was killed (recovery.start_timeout): see {log}")
             if leader.gone_for() > _FAREWELL:
@@ -190,6 +199,7 @@ class Launch:
             if over_at is None and workers.launch_can_only_end():
                 over_at = now
             if over_at is not None and now > over_at + _GRACE:
+                self._ends_launcher = True
                 _end(launcher, force=now > over_at + 2 * _GRACE)
                 if now > over_at + 2 * _GRACE + LONGEST_KILL:
                     say(f"the launcher (process {launcher.pid}) was killed and does not end: storage hangs?")

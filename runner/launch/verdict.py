@@ -34,6 +34,7 @@ class Watch:
 
     Attributes:
         launcher_status: exit status of the launcher, negative for a signal.
+        launcher_ended_by: signal from elsewhere that ended the launcher, and its workers with it, or nothing.
         deaths: workers that vanished without a word.
         hopeless: why another start is no use, or nothing.
         window_spent: why restarts came too fast, or nothing.
@@ -43,6 +44,7 @@ class Watch:
     """
 
     launcher_status: int = 0
+    launcher_ended_by: str = ""
     deaths: list[Death] = field(default_factory=list)
     hopeless: str = ""
     window_spent: str = ""
@@ -84,7 +86,25 @@ def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -
     return Verdict(int(ExitCode.CRASHED), f"{what}; the same command resumes the run", traceback)
 
 
+def signal_to_launcher(log: Path, pid: int) -> str:
+    """The signal that a launcher says has ended it, or nothing. It ends its workers by the same one first."""
+    found = re.findall(rf"Process {pid} got signal: (\d+)", log.read_text(encoding="utf-8", errors="replace"))
+    return status_name(-int(found[-1])) if found else ""
+
+
+def killed_launcher(status: int) -> str:
+    """The fault of a launch whose launcher was killed; its workers died with it."""
+    return f"the launcher was killed ({status_name(status)})"
+
+
+def ended_launcher(signal: str) -> str:
+    """The fault of a launch whose launcher was ended by a signal."""
+    return f"the launcher was ended by {signal}, and its workers with it"
+
+
 def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
+    if watch.launcher_ended_by and watch.workers_came:
+        return ended_launcher(watch.launcher_ended_by)
     if watch.deaths and (
         chosen is None or chosen.consequence or watch.deaths[-1].sign.attempt == chosen.attempt
     ):
@@ -95,7 +115,7 @@ def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
     if not watch.workers_came:
         return None
     if watch.launcher_status < 0 and not watch.stop_requested:
-        return f"the launcher was killed ({status_name(watch.launcher_status)})"
+        return killed_launcher(watch.launcher_status)
     return "a worker failed"
 
 

@@ -14,7 +14,7 @@ from runner.launch.outcome import OutcomeReader
 from runner.launch.overdue import OverdueWorkers
 from runner.launch.presence import Roll
 from runner.launch.printing import say
-from runner.launch.verdict import Watch
+from runner.launch.verdict import Watch, ended_launcher, killed_launcher
 from runner.ledger.events import FaultSeen
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
@@ -100,13 +100,15 @@ class Workers:
         mended = self._launcher is not None
         return not mended and (bool(self._deaths.all) or any(outcome.exit_code for outcome in outcomes))
 
-    def settle(self, launcher_status: int, stop_requested: str) -> Watch:
+    def settle(self, launcher_status: int, stop_requested: str, launcher_ended_by: str = "") -> Watch:
         """The launch has ended: all that was seen of it.
 
         Args:
             launcher_status: exit status of the launcher, negative for a signal.
             stop_requested: signal that asked to stop, or nothing.
+            launcher_ended_by: signal from elsewhere that the launcher ended its workers and itself by, or nothing.
         """
+        launcher_ended_by = "" if stop_requested else launcher_ended_by
         # What a launcher has killed is a client of the fork server, which kills the worker itself a moment later.
         until = time.monotonic() + _LAST_ENDS
         while self._roll.any_lives() and time.monotonic() < until:
@@ -114,8 +116,11 @@ class Workers:
         self.look(launcher_killed=launcher_status < 0)
         self._deaths.settle(finally_=True)
         launcher = self._launcher
+        if self._roll.seen_any and not stop_requested:
+            self._blame_launcher(launcher_status, launcher_ended_by)
         return Watch(
             launcher_status=launcher_status,
+            launcher_ended_by=launcher_ended_by,
             deaths=self._deaths.all,
             hopeless=self._hopeless,
             window_spent=self._window_spent,
@@ -123,6 +128,15 @@ class Workers:
             workers_came=self._roll.seen_any,
             stop_requested=stop_requested,
         )
+
+    def _blame_launcher(self, status: int, ended_by: str) -> None:
+        """Tell the account whose fault the end was; it may have been told of a worker that the launcher ended."""
+        fault = ended_launcher(ended_by) if ended_by else ""
+        blamed = bool(self._deaths.all) or any(one.exit_code for one in self._outcomes.outcomes())
+        if status < 0 and not blamed:
+            fault = killed_launcher(status)
+        if fault:
+            self._ledger.record(FaultSeen("launcher", fault))
 
     def _end_peers(self, death: Death) -> None:
         """End the workers of this node that are to be respawned because of another's death.

@@ -137,7 +137,7 @@ def _faults(goodput: Goodput, history: History) -> str:
         step = f"at step {r.faults[0][2]}" if r.faults else ""
         rows.append(
             (
-                f"{r.cause[:44]} {step}".strip(),
+                f"{_cut(r.cause, 44)} {step}".strip(),
                 r.by,
                 seconds(p["detection"]),
                 seconds(p["teardown"]),
@@ -158,6 +158,11 @@ def _faults(goodput: Goodput, history: History) -> str:
     return "Faults and recoveries\n" + table(header, rows)
 
 
+def _cut(text: str, most: int) -> str:
+    """A text of at most so many characters, which shows where it was cut."""
+    return text if len(text) <= most else text[: most - 3].rstrip() + "..."
+
+
 def _any_idle(goodput: Goodput) -> bool:
     return any(r.parts["idle"] for r in goodput.recoveries)
 
@@ -171,7 +176,7 @@ def _saves(records: Sequence[Record]) -> str:
             seconds(save.stalled * NS),
             seconds(save.written * NS) if save.written is not None else "-",
             format_size(save.bytes) if save.bytes is not None else "-",
-            f"{save.outcome}: {save.reason[:60]}" if save.reason else save.outcome,
+            f"{save.outcome}: {_cut(save.reason, 60)}" if save.reason else save.outcome,
         )
         for save in saves
     ]

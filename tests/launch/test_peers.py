@@ -18,6 +18,8 @@ from runner.launch.deaths import Deaths
 from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
 from runner.launch.presence import Roll, WorkerSign
 from runner.launch.watching import Workers
+from runner.ledger.events import FaultSeen
+from runner.ledger.reader import read_run
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
 
@@ -61,6 +63,11 @@ def watched(tmp_path: Path, layer: str) -> tuple[Workers, Path, LedgerWriter]:
     return Workers(recipe, tmp_path, run, log, OutcomeReader(run, tmp_path), ledger), run, ledger
 
 
+def seen(run: Path) -> list[object]:
+    """The faults that the account was told of, in order."""
+    return [record.event for record in read_run(run).records if isinstance(record.event, FaultSeen)]
+
+
 def test_the_workers_to_end_with_a_dead_one_are_those_of_its_start_that_live(
     tmp_path: Path, worker: Callable[[int], subprocess.Popen[bytes]]
 ) -> None:
@@ -102,6 +109,23 @@ def test_workers_that_die_with_their_killed_launcher_are_not_to_blame(
     watch = workers.settle(-signal.SIGKILL, "")
     assert watch.deaths == [] and read_records(run) == []
     ledger.close()
+    assert seen(run) == [FaultSeen("launcher", "the launcher was killed (SIGKILL)")]
+
+
+@pytest.mark.parametrize("asked", ["", "SIGTERM"])
+def test_workers_that_their_launcher_ends_because_it_was_told_to_are_not_to_blame(
+    tmp_path: Path, worker: Callable[[int], subprocess.Popen[bytes]], asked: str
+) -> None:
+    workers, run, ledger = watched(tmp_path, "ft_launcher")
+    one = worker(0)
+    workers.look()
+    one.terminate()
+    one.wait()
+    workers.look()
+    watch = workers.settle(1, asked, "SIGTERM")
+    ledger.close()
+    told = FaultSeen("launcher", "the launcher was ended by SIGTERM, and its workers with it")
+    assert (seen(run)[-1] == told) == (watch.launcher_ended_by == "SIGTERM") == (not asked)
 
 
 @pytest.mark.parametrize(("layer", "ended"), [("ft_launcher", True), ("ft_launcher+inprocess", False)])

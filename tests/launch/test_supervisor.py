@@ -24,6 +24,7 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+ENDED = "the launcher was ended by SIGTERM, and its workers with it"
 LAYERS = ["none", "inprocess", "ft_launcher", "ft_launcher+inprocess"]
 
 
@@ -324,6 +325,41 @@ def test_a_process_that_is_no_rank_and_is_stopped_is_woken(supervised, who):
     code, _, err = run.wait()
     assert code == 0, err
     assert "was stopped (SIGSTOP) and is woken" in err
+    assert (run.run / "state.json").read_text() == str(expected())
+
+
+@pytest.mark.parametrize(
+    ("layer", "number", "says"),
+    [
+        ("ft_launcher+inprocess", signal.SIGTERM, ENDED),
+        slow("none", signal.SIGTERM, ENDED),
+        slow("ft_launcher", signal.SIGKILL, "the launcher was killed (SIGKILL)"),
+    ],
+)
+def test_a_signal_to_the_launcher_is_no_fault_of_a_rank(supervised, layer, number, says):
+    run = supervised(layer, env={"TINY_STEP": "0.1"})
+    run.until((run.run / "state.json").exists)
+    (supervisor,) = children_by_parent()[run.process.pid]
+    (launcher,) = (pid for pid in children_by_parent()[supervisor] if b"--log-dir=" in command(pid))
+    os.kill(launcher, number)
+    code, _, err = run.wait()
+    assert code == 1 and err.startswith(f"nvrx-run: {says}; the same command resumes the run"), err
+    told = [r.event for r in read_run(run.run).records if isinstance(r.event, FaultSeen) and r.rank < 0]
+    assert told[-1] == FaultSeen("launcher", says), "the account names the cause"
+
+
+@pytest.mark.slow
+def test_a_killed_fork_server_is_no_fault_of_a_rank(supervised):
+    run = supervised("ft_launcher", env={"TINY_STEP": "0.1"})
+    run.until((run.run / "state.json").exists)
+    (supervisor,) = children_by_parent()[run.process.pid]
+    (server,) = (pid for pid in children_by_parent()[supervisor] if b"--fork-server" in command(pid))
+    os.kill(server, signal.SIGKILL)
+    code, _, err = run.wait()
+    says = "the fork server was killed (SIGKILL), and its workers with it"
+    assert code == 0 and err.count(says) == 1, err
+    told = [r.event for r in read_run(run.run).records if isinstance(r.event, FaultSeen) and r.rank < 0]
+    assert told[-1] == FaultSeen("launcher", says), "the account names the cause"
     assert (run.run / "state.json").read_text() == str(expected())
 
 

@@ -9,8 +9,10 @@ from tinylab import recipe_text
 
 from runner.errors import ExitCode
 from runner.faults.records import FaultRecord, write_record
+from runner.launch.deaths import Death
 from runner.launch.outcome import Outcome
-from runner.launch.verdict import MEETING_OVER, Watch, conclude
+from runner.launch.presence import WorkerSign
+from runner.launch.verdict import MEETING_OVER, Watch, conclude, signal_to_launcher
 from runner.recipe.load import load_recipe
 
 
@@ -21,6 +23,13 @@ from runner.recipe.load import load_recipe
             Watch(launcher_status=-9, workers_came=True),
             "the launcher was killed (SIGKILL); the same command resumes the run",
         ),
+        (
+            Watch(
+                launcher_status=1, launcher_ended_by="SIGTERM", workers_came=True,
+                deaths=[Death(WorkerSign(7, 1, 1, 0, "a", step=9), 0.0, 0, 1, False, "SIGTERM")],
+            ),
+            "the launcher was ended by SIGTERM, and its workers with it; the same command resumes the run",
+        ),
         (Watch(launcher_status=1, workers_came=True), "a worker failed; the same command resumes the run"),
         (Watch(launcher_status=1), "the launcher failed before any worker started: no such option"),
         (
@@ -28,13 +37,19 @@ from runner.recipe.load import load_recipe
             "the launcher was killed (SIGKILL) before any worker started: no such option",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_cause_is_named(tmp_path: Path, watch: Watch, says: str) -> None:
     path, log = tmp_path / "recipe.yaml", tmp_path / "launcher.log"
     path.write_text(recipe_text(tmp_path, "none"))
     log.write_text("no such option\n=========\n")
     verdict = conclude([], watch, load_recipe(path).recipe, log)
     assert (verdict.exit_code, verdict.message) == (ExitCode.CRASHED, says)
+
+
+def test_a_signal_to_the_launcher_is_told_from_one_to_another_process(tmp_path: Path) -> None:
+    log = tmp_path / "launcher.log"
+    log.write_text("SignalException: Process 70 got signal: 2\nSignalException: Process 7 got signal: 15\n")
+    assert [signal_to_launcher(log, pid) for pid in (7, 70, 8)] == ["SIGTERM", "SIGINT", ""]
 
 
 def test_spent_restarts_name_the_fault_that_spent_the_last(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from example_runs import training_run
 from ledgerlab import Lab
 
+from runner.ledger.events import FaultSeen
 from runner.ledger.writer import LedgerWriter
 from runner.report.summary import render
 
@@ -43,6 +44,16 @@ def test_the_table_shows_steps_loss_faults_saves_and_both_goodputs(tmp_path: Pat
     )
     assert re.search(r"step 4 +async +0\.50 s +2\.00 s +1 MiB +committed", text)
     assert "training goodput" in text and "infra goodput" in text
+
+
+def test_a_cause_that_does_not_fit_shows_where_it_was_cut(tmp_path: Path) -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=1)
+    lab.step(1)
+    lab.at(-1, FaultSeen("launcher", "the launcher was ended by SIGTERM, and its workers with it"))
+    lab.launched(1)
+    assert "  the launcher was ended by SIGTERM, and it...  " in render(lab.write(tmp_path))
 
 
 def test_the_split_sums_to_one_hundred_per_cent_as_printed(tmp_path: Path) -> None:
