@@ -6,15 +6,18 @@ import os
 import resource
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from ckpt_world import Rank, Recorder, Trainer, World, arenas, digest, manager, named, train, writer_pid
 
-from runner.checkpoint import preparation
+from runner.checkpoint import preparation, writing
 from runner.checkpoint.shm import SHARED_MEMORY, remove_leftovers
 from runner.checkpoint.staging import Staging
+from runner.checkpoint.writer import write_synchronously
 from runner.ledger.events import SaveCommitted
 
 
@@ -209,24 +212,33 @@ def test_a_save_committed_just_before_a_fault_is_told_of(two: World, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
 
-def held_up(place: Rank, folder: str, run_id: str) -> int:
+def write_slowly(*arguments: Any) -> list[dict[str, Any]]:
+    time.sleep(1.0)
+    return write_synchronously(*arguments)
+
+
+def held_up(place: Rank, folder: str, run_id: str, mode: str) -> int:
     """How often a rank gives a sign of life while it waits for its last save, which takes a second longer."""
-    checkpointer = manager(folder, Recorder(), run_id, mode="async", every=2)
+    checkpointer = manager(folder, Recorder(), run_id, mode=mode, every=2)
     life, trainer, *_ = begin(place, folder, run_id, checkpointer=checkpointer)
-    writer = writer_pid()
-    os.kill(writer, signal.SIGSTOP)
-    while trainer.state.step < 2:
-        trainer.step(checkpointer)
-    threading.Timer(1.0, os.kill, (writer, signal.SIGCONT)).start()
     before = life.beats
-    checkpointer.finish()
+    if mode == "async":
+        writer = writer_pid()
+        os.kill(writer, signal.SIGSTOP)
+    with patch.object(writing, "write_synchronously", write_slowly):
+        while trainer.state.step < 2:
+            trainer.step(checkpointer)
+        if mode == "async":
+            threading.Timer(1.0, os.kill, (writer, signal.SIGCONT)).start()
+        checkpointer.finish()
     checkpointer.close()
     return life.beats - before
 
 
-def test_a_rank_that_waits_for_a_save_is_seen_to_live(two: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_rank_that_waits_for_a_save_is_seen_to_live(two: World, tmp_path: Path, mode: str) -> None:
     """Whoever takes ranks without a heartbeat for hung must see that these are not."""
-    assert min(two.run(held_up, folder=str(tmp_path), run_id="held-up")) > 3
+    assert min(two.run(held_up, folder=str(tmp_path), run_id=f"held-up-{mode}", mode=mode)) > 3
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
 
