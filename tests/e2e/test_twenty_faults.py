@@ -25,6 +25,7 @@ CASES = {
 }
 # What a process may gain between the early faults and the late ones, thirteen faults later: less than one each.
 GROWTH = 24 * 2**20  # bytes
+WIDTH = 8192  # makes the weights alone of one life 3 MB a rank, so that lives which are kept are seen
 MORE = 5  # threads, descriptors, processes, files: what a census happens to meet
 
 
@@ -84,7 +85,11 @@ def median(values: Iterable[float]) -> float:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("layer", CASES)
 def test_twenty_faults_leave_everything_flat(tmp_path: Path, layer: str) -> None:
-    settings: dict[str, Any] = {"training.steps": STEPS, "checkpoint.snapshot_every": 1}
+    settings: dict[str, Any] = {
+        "training.steps": STEPS,
+        "checkpoint.snapshot_every": 1,
+        "model.architecture.intermediate_size": WIDTH,
+    }
     plain = make_run(tmp_path / "plain", settings)
     plain.finish()
     kinds = CASES[layer]
