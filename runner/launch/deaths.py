@@ -10,9 +10,9 @@ from pathlib import Path
 
 from runner.faults.records import FaultRecord, write_record
 from runner.launch.forkserver import how_ended
-from runner.launch.outcome import TIMED_OUT, Outcome
+from runner.launch.outcome import NO_LIFE, TIMED_OUT, Outcome
 from runner.launch.overdue import Overdue
-from runner.launch.presence import WorkerSign
+from runner.launch.presence import WorkerSign, start_of
 from runner.launch.silence import Silent, hung_ranks
 from runner.streams import complain
 
@@ -33,6 +33,7 @@ class Death:
         hung: that rank kept the others waiting until they gave up, or the launcher did; it did not end by itself.
         status: `SIGKILL`, `exit code 1`; empty while, or where, the launcher does not say.
         overdue: what it hung in, where it was killed because its start took too long.
+        consequence: its launcher ended it because of a fault on another node.
     """
 
     sign: WorkerSign
@@ -43,6 +44,7 @@ class Death:
     status: str = ""
     recorded: bool = False
     overdue: Overdue | None = None
+    consequence: bool = False
 
     def __str__(self) -> str:
         if self.overdue is not None:
@@ -61,22 +63,32 @@ class Deaths:
         layer: name of the recovery layer.
         silence: seconds after which a launcher kills a silent rank; 0 where none does.
         forks: folder of the fork server, which knows it first and for certain; None where there is none.
+        alone: whether there is no other node, for whose faults the launcher would end workers of this one.
     """
 
     def __init__(
-        self, log: Path, run_folder: Path, layer: str, silence: float = 0.0, forks: Path | None = None
+        self,
+        log: Path,
+        run_folder: Path,
+        layer: str,
+        silence: float = 0.0,
+        forks: Path | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
-        self._silence, self._forks = silence, forks
+        self._silence, self._forks, self._alone = silence, forks, alone
         self.all: list[Death] = []
         self._said_before: dict[int, int] = {}  # by process id
+        self._before_it: dict[int, tuple[int, list[Outcome]]] = {}  # likewise: deaths and outcomes
         self._log, self._folder, self._layer = log, run_folder, layer
 
-    def expect(self, sign: WorkerSign) -> None:
+    def expect(self, sign: WorkerSign, outcomes: list[Outcome]) -> None:
         """A worker has signed: what the launcher has said so far about its place is of workers before it.
 
         It may say how this one ended before the end itself is seen here: on a busy machine a look comes late.
         """
         self._said_before[sign.pid] = len(self._said(sign.local_rank))
+        self._before_it[sign.pid] = len(self.all), outcomes
 
     def in_order(self, gone: list[WorkerSign]) -> list[WorkerSign]:
         """Workers that vanished between two looks, those first that nobody ended.
@@ -94,18 +106,23 @@ class Deaths:
 
     def add(self, sign: WorkerSign, outcomes: list[Outcome]) -> Death | None:
         """A worker vanished. Nothing where the launcher took it down because of another one of the same start."""
-        if any(death.sign.restart == sign.restart for death in self.all) or any(
-            outcome.restart == sign.restart and outcome.exit_code and not outcome.consequence
-            for outcome in outcomes
+        deaths, _ = self._before_it.get(sign.pid, (0, []))
+        of_its_start = [outcome for outcome in outcomes if self._same_start(sign, outcome)]
+        if any(death.sign.restart == sign.restart for death in self.all[deaths:]) or any(
+            outcome.exit_code and not outcome.consequence for outcome in of_its_start
         ):
             return None
-        hung = any(
-            outcome.restart == sign.restart and outcome.consequence and TIMED_OUT.search(outcome.message)
-            for outcome in outcomes
-        )
+        hung = any(outcome.consequence and TIMED_OUT.search(outcome.message) for outcome in of_its_start)
         death = Death(sign, time.time(), self._before(sign), sign.rank, hung)
         self.all.append(death)
         return death
+
+    def _same_start(self, sign: WorkerSign, outcome: Outcome) -> bool:
+        """Whether a worker ended with this, on whichever node, that was started together with the dead one."""
+        if sign.attempt and not outcome.attempt.startswith(NO_LIFE):
+            return start_of(sign.attempt) == start_of(outcome.attempt)
+        _, earlier = self._before_it.get(sign.pid, (0, []))
+        return outcome.restart == sign.restart and outcome not in earlier
 
     def add_overdue(self, overdue: Overdue) -> Death:
         """A worker was killed because it hung while it started."""
@@ -129,6 +146,7 @@ class Deaths:
             if not death.status and not finally_ and time.time() < death.seen + _PATIENCE:
                 continue
             death.recorded = True
+            death.consequence = death.status == _CLOSED and not self._alone
             sign = death.sign
             # The launcher kills a silent rank, and says so only when it has taken down the others.
             killed = death.status in ("SIGKILL", "")
@@ -145,13 +163,15 @@ class Deaths:
                 layer=self._layer,
                 attempt=sign.attempt or "none",
                 what=str(death),
+                consequence=death.consequence,
                 time=death.seen,
             )
             self._write(record)
 
     def hopeless(self) -> str:
         """Why another start is no use: the same worker, after the same step, time after time. Else nothing."""
-        last = [(death.sign.rank, death.sign.step) for death in self.all[-_SAME_DEATH:]]
+        own = [death for death in self.all if not death.consequence]
+        last = [(death.sign.rank, death.sign.step) for death in own[-_SAME_DEATH:]]
         if len(last) < _SAME_DEATH or len(set(last)) > 1:
             return ""
         rank, step = last[0]

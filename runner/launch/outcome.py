@@ -36,6 +36,9 @@ TIMED_OUT = re.compile(
 )
 
 
+NO_LIFE = "none-"  # begins the attempt of a worker that ended before its first life
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one worker process ended with.

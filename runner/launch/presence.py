@@ -52,6 +52,15 @@ class WorkerSign:
     longest: float = 0.0
 
 
+def start_of(attempt: str) -> str:
+    """What the lives of one set of worker processes have in common in their names; empty before the ranks have met.
+
+    A launcher's own count of its restarts does not tell two starts apart: it counts none that a fault on another node
+    has made it join, so nodes may also count differently.
+    """
+    return "-".join(attempt.split("-")[:2])  # what follows counts the lives in one process
+
+
 class Presence:
     """This worker's file; does nothing where there is no control folder.
 
@@ -211,7 +220,11 @@ class Roll:
         """Workers that live, of the same start as a dead one."""
         signs = [self._read(int(name)) for name in os.listdir(self._folder)]  # noqa: PTH208 - names are process ids
         return [
-            sign for sign in signs if sign is not None and sign.restart == dead.restart and alive(sign.pid)
+            sign
+            for sign in signs
+            if sign is not None
+            and (sign.restart, start_of(sign.attempt)) == (dead.restart, start_of(dead.attempt))
+            and alive(sign.pid)
         ]
 
     def pids(self) -> set[int]:

@@ -105,11 +105,11 @@ def ended_launcher(signal: str) -> str:
 def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
     if watch.launcher_ended_by and watch.workers_came:
         return ended_launcher(watch.launcher_ended_by)
-    if watch.deaths and (
-        chosen is None or chosen.consequence or watch.deaths[-1].sign.attempt == chosen.attempt
-    ):
-        death = watch.deaths[-1]
-        return f"{death} after step {death.sign.step}"
+    # What a launcher has ended because of another node is named where nothing else is known.
+    own = [death for death in watch.deaths if not death.consequence]
+    deaths = own or (watch.deaths if chosen is None or not chosen.exit_code else [])
+    if deaths and (chosen is None or chosen.consequence or deaths[-1].sign.attempt == chosen.attempt):
+        return f"{deaths[-1]} after step {deaths[-1].sign.step}"
     if chosen is not None and chosen.exit_code:
         return chosen.message
     if not watch.workers_came:

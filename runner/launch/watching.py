@@ -52,7 +52,7 @@ class Workers:
         silence = launcher.rank_heartbeat_timeout.total_seconds() if launcher else 0.0
         self._roll = Roll(control)
         self._overdue = OverdueWorkers(self._roll, control)
-        self._deaths = Deaths(log, run_folder, self._layer, silence, control)
+        self._deaths = Deaths(log, run_folder, self._layer, silence, control, alone=recipe.cluster.nodes == 1)
         self._window = WindowBudget(launcher.window if launcher else None, "recovery.ft_launcher.window")
         self._outcomes, self._ledger = outcomes, ledger
         self._restarts = 0
@@ -66,7 +66,7 @@ class Workers:
         """
         deaths = self._deaths
         for sign in self._roll.newcomers():
-            deaths.expect(sign)
+            deaths.expect(sign, self._outcomes.outcomes())
         gone = self._roll.dead()
         if gone:
             gone += self._roll.dead()  # the one that died first may have done so behind the look's back

@@ -17,7 +17,7 @@ from torch.distributed import DistError
 from runner.errors import ExitCode, PeerMissingError, RunError, no_room
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.launch.lastword import LastWord
-from runner.launch.outcome import DECISIVE, TIMED_OUT, Outcome, write_outcome
+from runner.launch.outcome import DECISIVE, NO_LIFE, TIMED_OUT, Outcome, write_outcome
 from runner.recovery.life import ProcessLife
 from runner.recovery.sight import Sight
 from runner.recovery.start_watch import StartHangError
@@ -215,7 +215,7 @@ class Coroner:
     def conclude(self, life_or_rank: ProcessLife | int, ending: Ending) -> None:
         """Write the outcome of this worker process."""
         if isinstance(life_or_rank, int):
-            rank, step, attempt = life_or_rank, 0, f"none-{time.time_ns()}"
+            rank, step, attempt = life_or_rank, 0, f"{NO_LIFE}{time.time_ns()}"
         else:
             rank, step, attempt = life_or_rank.rank, life_or_rank.step, life_or_rank.attempt
         outcome = Outcome(

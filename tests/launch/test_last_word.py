@@ -85,7 +85,7 @@ def test_a_death_that_cannot_be_recorded_is_still_known(
     log.write_bytes(b"")
     deaths = Deaths(log, tmp_path, "none")
     sign = WorkerSign(pid=1, rank=2, local_rank=0, restart=0, attempt="a", step=7)
-    deaths.expect(sign)
+    deaths.expect(sign, [])
     log.write_bytes(
         b"failed (exitcode: -9) local_rank: 0 (pid: 1) of binary"
     )  # ahead of the look that misses it

@@ -28,7 +28,8 @@ import sys, time
 from pathlib import Path
 from runner.launch.presence import Presence
 rank = int(sys.argv[3])
-Presence(Path(sys.argv[1]), rank=rank, local_rank=rank, restart=int(sys.argv[2]))
+presence = Presence(Path(sys.argv[1]), rank=rank, local_rank=rank, restart=int(sys.argv[2]))
+presence.live(sys.argv[4])
 print("here", flush=True)
 time.sleep(60)
 """
@@ -39,8 +40,8 @@ def worker(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Starts workers of a start of the launcher."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(restart: int, rank: int = 0) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-c", WORKER, str(tmp_path), str(restart), str(rank)]
+    def start(restart: int, rank: int = 0, life: str = "") -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-c", WORKER, str(tmp_path), str(restart), str(rank), life]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE)
         started.append(process)
         assert process.stdout is not None
@@ -53,9 +54,10 @@ def worker(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         process.communicate()
 
 
-def watched(tmp_path: Path, layer: str) -> tuple[Workers, Path, LedgerWriter]:
+def watched(tmp_path: Path, layer: str, nodes: int = 1) -> tuple[Workers, Path, LedgerWriter]:
     """The workers of a launch, the run's folder, the supervisor's ledger."""
-    recipe = Recipe.model_validate(changed(TINY, {"recovery": {"layer": layer}}))
+    cluster = {"accelerator": "cpu", "processes_per_node": 2, "nodes": nodes}
+    recipe = Recipe.model_validate(changed(TINY, {"recovery": {"layer": layer}, "cluster": cluster}))
     log, run = tmp_path / "launcher.log", tmp_path / "run"
     log.touch()
     run.mkdir()
@@ -185,3 +187,30 @@ def test_of_two_that_vanished_between_two_looks_the_one_is_blamed_that_nobody_en
     workers.settle(1, "")
     ledger.close()
     assert [record.what for record in read_records(run)] == [f"rank {killed} died (SIGKILL)"]
+
+
+def test_each_fault_is_known_on_a_node_whose_launcher_counts_no_restart_for_those_of_another(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """A launcher ends its workers with SIGTERM when those of another node start again, and counts no restart for it."""
+    workers, run, ledger = watched(tmp_path, "ft_launcher", nodes=2)
+
+    def ends(number: signal.Signals, life: str) -> None:
+        process = worker(0, 1, life)
+        workers.look()
+        process.send_signal(number)
+        code = process.wait()
+        (tmp_path / "ended").mkdir(exist_ok=True)
+        (tmp_path / "ended" / str(process.pid)).write_text(str(code))
+        workers.look()
+
+    ends(signal.SIGTERM, "1-a")
+    write_outcome(run, Outcome(1, "rank 0: ValueError", rank=0, step=4, attempt="1-a"))
+    ends(signal.SIGKILL, "2-b")
+    for life in ("3-c", "4-d", "5-e"):
+        ends(signal.SIGTERM, life)
+    assert workers.settle(1, "").hopeless == ""
+    ledger.close()
+    records = read_records(run)
+    assert [record.what for record in records if not record.consequence] == ["rank 1 died (SIGKILL)"]
+    assert {record.what for record in records if record.consequence} == {"rank 1 died (SIGTERM)"}
