@@ -46,6 +46,10 @@ class PeerMissingError(RunError):
     """Another rank did not come to an agreement in time, which is that rank's fault and not that of who says so."""
 
 
+class MonitorGoneError(RunError):
+    """A rank's monitor is gone, which a launcher makes only once: no restart of its helps, the same command does."""
+
+
 class InputError(RunError):
     """The recipe, or something that it names, is wrong and a retry cannot help (exit code 2)."""
 

@@ -53,6 +53,7 @@ class Outcome:
         consequence: True where the error only follows from a fault elsewhere (a peer's connection was closed).
         traceback: the Python traceback, shown with `--verbose`.
         spent_by: where restarts in place are spent, the life whose fault spent the last; its records say what it was.
+        launch_over: whether this launcher's restarts are no use, whatever the code; the next command's start is.
         time: wall clock, seconds.
     """
 
@@ -65,12 +66,13 @@ class Outcome:
     consequence: bool = False
     traceback: str = ""
     spent_by: str = ""
+    launch_over: bool = False
     time: float = field(default_factory=time.time)
 
     @property
     def decisive(self) -> bool:
         """Whether the run is over with this, so that no layer may start it again."""
-        return self.exit_code in DECISIVE
+        return self.exit_code in DECISIVE or self.launch_over
 
 
 def outcome_folder(run_folder: Path) -> Path:

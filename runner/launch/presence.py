@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.launch.control import CONTROL, START_TIMEOUT
-from runner.launch.process import alive, state_of
+from runner.launch.process import alive, failing_with, state_of
 
 _PROGRESS = "progress"  # file in the control folder: the newest start of the workers that finished a step
 _WIDTH = 20  # digits of the step counter, rewritten in place at each step
@@ -206,7 +206,8 @@ class Roll:
                 continue
             self.seen_any = self.seen_any or sign.part != IMPORTS
             self.most_restarts = max(self.most_restarts, sign.restart)
-            if not alive(sign.pid):
+            # Who is told of a failure ahead of the end acts on it: the first to fail need not be the first to be gone.
+            if not alive(sign.pid) or failing_with(sign.pid) is not None:
                 (self._folder / name).unlink(missing_ok=True)
                 dead.append(sign)
         return dead

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch.distributed import DistError
 
-from runner.errors import ExitCode, PeerMissingError, RunError, no_room
+from runner.errors import ExitCode, MonitorGoneError, PeerMissingError, RunError, no_room
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.launch.lastword import LastWord
 from runner.launch.outcome import DECISIVE, NO_LIFE, TIMED_OUT, Outcome, write_outcome
@@ -38,6 +38,7 @@ class Ending:
         final: whether no layer may start the run again.
         consequence: whether this only follows from a fault elsewhere.
         spent_by: where restarts in place are spent, the life whose fault spent the last.
+        launch_over: whether no restart by this launcher is any use, whatever the code.
     """
 
     exit_code: int
@@ -46,6 +47,7 @@ class Ending:
     consequence: bool = False
     traceback: str = ""
     spent_by: str = ""
+    launch_over: bool = False
 
 
 def describe(error: BaseException) -> str:
@@ -53,6 +55,11 @@ def describe(error: BaseException) -> str:
     text = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {text[:500]}" if text else name
+
+
+def monitor_gone(error: MonitorGoneError) -> Ending:
+    """The end of a launch that has lost a rank's monitor."""
+    return Ending(int(error.exit_code), str(error), final=True, launch_over=True)
 
 
 def disk_full(rank: int, step: int, error: OSError, folder: Path) -> Ending:
@@ -228,6 +235,7 @@ class Coroner:
             consequence=ending.consequence,
             traceback=ending.traceback,
             spent_by=ending.spent_by,
+            launch_over=ending.launch_over,
         )
         try:
             write_outcome(self._folder, outcome, self._last_word)

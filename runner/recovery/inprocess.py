@@ -13,13 +13,13 @@ from typing import Any
 
 from torch.utils.data._utils.signal_handling import _set_SIGCHLD_handler
 
-from runner.errors import ExitCode, RunError
+from runner.errors import ExitCode, MonitorGoneError, RunError
 from runner.launch.budget import WindowBudget, startup_pause
 from runner.ledger.events import TeardownEnded
 from runner.recipe.recovery import CombinedRecovery, InprocessRecovery, InprocessSettings
 from runner.recovery import nvrx
 from runner.recovery.awake import wake_gpu
-from runner.recovery.ending import Ending, Sight, WorkerExit, describe
+from runner.recovery.ending import Ending, Sight, WorkerExit, describe, monitor_gone
 from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import Connections
 from runner.recovery.setup import WorkerSetup
@@ -96,7 +96,11 @@ class InprocessLayer:
         setup.pause_before_start(
             startup_pause(self.settings.startup_backoff.total_seconds(), self._fruitless), call.ping
         )
-        heartbeats = self._heartbeats = setup.open_heartbeats()
+        try:
+            heartbeats = self._heartbeats = setup.open_heartbeats()
+        except MonitorGoneError as error:
+            self.ending = monitor_gone(error)
+            raise nvrx.RestartAbort(str(error)) from error
         connections = Connections(self._meeting, serve=False, timeout=setup.group_timeout)
         if not self._base_attempt:
             self._base_attempt = setup.agree_attempt(connections.control)

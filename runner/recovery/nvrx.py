@@ -33,7 +33,7 @@ from nvidia_resiliency_ext.inprocess.progress_watchdog import ProgressWatchdog, 
 from nvidia_resiliency_ext.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
 from nvidia_resiliency_ext.inprocess.store import TCPStore as _TCPStore
 
-from runner.errors import InputError
+from runner.errors import InputError, MonitorGoneError
 
 __all__ = [
     "Abort",
@@ -82,10 +82,17 @@ def connect_to_rank_monitor() -> RankMonitorClient:
     limit, after which the heartbeat fails; the opening itself has none, and is a part of start-up.
 
     Raises:
-        RankMonitorClientError: the monitor cannot be reached or refuses.
+        MonitorGoneError: nobody listens where the monitor did.
+        RankMonitorClientError: the monitor refuses.
     """
     client = RankMonitorClient()
-    client.init_workload_monitoring()
+    try:
+        client.init_workload_monitoring()
+    except (ConnectionRefusedError, FileNotFoundError) as error:
+        raise MonitorGoneError(
+            f"the monitor of rank {os.environ['RANK']} is gone ({error.strerror}), and ft_launcher makes no other; "
+            "the same command resumes the run"
+        ) from error
     client.rank_monitor_socket.settimeout(ANSWER_TIMEOUT)
     client.send_heartbeat()
     opening = InitMsg.__new__(InitMsg)  # its constructor differs between the versions

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed import DistError
 
-from runner.errors import ExitCode, RunError, no_room
+from runner.errors import ExitCode, MonitorGoneError, RunError, no_room
 from runner.launch.budget import startup_pause
 from runner.launch.children import mark_children
 from runner.launch.control import Control
@@ -22,7 +22,7 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
 from runner.recovery.awake import wake_gpu
 from runner.recovery.direct import run_direct
-from runner.recovery.ending import Coroner, Ending, describe, disk_full
+from runner.recovery.ending import Coroner, Ending, describe, disk_full, monitor_gone
 from runner.recovery.ranks import RankFacts
 from runner.recovery.setup import WorkerSetup
 from runner.recovery.start_watch import StartWatch
@@ -88,6 +88,9 @@ def run_with_recovery(
                 startup_pause(launcher.startup_backoff.total_seconds(), presence.failed_starts())
             )
         ending = run_layer(setup, train)
+    except MonitorGoneError as error:
+        ending = monitor_gone(error)
+        coroner.conclude(facts.rank, ending)
     except RunError as error:
         ending = Ending(int(error.exit_code), str(error), final=False)
         coroner.conclude(facts.rank, ending)

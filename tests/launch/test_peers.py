@@ -214,3 +214,21 @@ def test_each_fault_is_known_on_a_node_whose_launcher_counts_no_restart_for_thos
     records = read_records(run)
     assert [record.what for record in records if not record.consequence] == ["rank 1 died (SIGKILL)"]
     assert {record.what for record in records if record.consequence} == {"rank 1 died (SIGTERM)"}
+
+
+def test_the_first_to_fail_is_blamed_although_a_peer_is_gone_before_it(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel clears up behind it, a GPU's driver for half a second, when the launcher has ended the peer."""
+    first, peer = worker(0, 0), worker(0, 1)
+    workers, run, ledger = watched(tmp_path, "ft_launcher")
+    workers.look()
+    monkeypatch.setattr("runner.launch.presence.failing_with", {first.pid: -signal.SIGSEGV}.get)
+    peer.terminate()
+    peer.wait()
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended" / str(first.pid)).write_text(str(-signal.SIGSEGV))
+    (tmp_path / "ended" / str(peer.pid)).write_text(str(-signal.SIGTERM))
+    workers.look()
+    ledger.close()
+    assert [record.what for record in read_records(run)] == ["rank 0 died (SIGSEGV)"]

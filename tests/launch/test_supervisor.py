@@ -365,3 +365,23 @@ def test_a_killed_fork_server_is_no_fault_of_a_rank(supervised):
 
 def command(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["ft_launcher", "ft_launcher+inprocess"])
+def test_a_killed_monitor_ends_the_launch_that_makes_no_other_and_the_same_command_resumes(supervised, layer):
+    run = supervised(layer, env={"TINY_STEP": "0.1"})
+    run.until((run.run / "state.json").exists)
+    (supervisor,) = children_by_parent()[run.process.pid]
+    (launcher,) = [pid for pid in children_by_parent()[supervisor] if b"prompt_launcher" in command(pid)]
+    monitors = [pid for pid in children_by_parent()[launcher] if command(pid) == command(launcher)]
+    os.kill(monitors[0], signal.SIGKILL)
+    began = time.monotonic()
+    code, _, err = run.wait()
+    assert code == 1, err
+    assert re.search(
+        r"^nvrx-run: the monitor of rank \d is gone \(Connection refused\)", err, re.MULTILINE
+    ), err
+    assert time.monotonic() - began < 30
+    assert supervised(layer).wait()[0] == 0
+    assert (run.run / "state.json").read_text() == str(expected())
