@@ -139,12 +139,19 @@ class ForkServer:
             return None
         request = Request(**json.loads(message))
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # the workers that there are must not go with this server
+            complain(f"nvrx-worker: no worker can be forked: {error.strerror}")
+            pid = -1
         if pid == 0:
             self._become_worker(client, descriptors, request, parent)
             return request
         for descriptor in descriptors:
             os.close(descriptor)
+        if pid < 0:
+            client.close()  # which then does without
+            return None
         with contextlib.suppress(OSError):  # of a process that had this number before
             (self._ended / str(pid)).unlink(missing_ok=True)
         self._clients[pid] = client

@@ -24,7 +24,12 @@ import ctypes, os, platform, signal, sys, threading, time
 from pathlib import Path
 from runner.launch.forkserver import ForkServer
 SYS_EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]
-server = ForkServer(Path(sys.argv[1]))
+server, fork = ForkServer(Path(sys.argv[1])), os.fork
+def limited():
+    if Path(sys.argv[1]).with_name("no-processes").exists():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = limited
 print("ready", flush=True)
 request = server.serve()
 what = request.argv[1]
@@ -120,6 +125,22 @@ def test_who_connects_and_asks_for_nothing_holds_up_nobody(clients: Clients) -> 
         frozen.settimeout(20)
         assert frozen.recv(1) == b""
     assert clients.server.poll() is None
+
+
+def test_where_no_process_can_be_forked_the_client_does_without_and_the_workers_go_on(
+    clients: Clients, tmp_path: Path
+) -> None:
+    first = clients.start("sleep")
+    worker_of(first)
+    (tmp_path / "no-processes").touch()
+    second = clients.start("exit", "0")
+    _, errors = second.communicate(timeout=20)
+    assert second.returncode == 55 and "does not answer" in errors
+    (tmp_path / "no-processes").unlink()
+    third = clients.start("exit", "3")
+    third.communicate(timeout=20)
+    assert third.returncode == 3
+    assert first.poll() is None and clients.server.poll() is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
