@@ -72,9 +72,7 @@ class ForkServer:
         self._ended = path.parent / _ENDED
         self._ended.mkdir(exist_ok=True)
         self._workers: dict[int, int] = {}  # not reaped: process id -> pidfd
-        self._clients: dict[
-            int, socket.socket
-        ] = {}  # of those whose end nobody was told: process id -> client
+        self._clients: dict[int, socket.socket] = {}  # of workers whose end was not told yet: by process id
         self._callers: set[socket.socket] = set()  # have connected and not asked for anything yet
         self._held: dict[socket.socket, float] = {}  # want a worker -> monotonic clock until which they wait
         self._selector = selectors.DefaultSelector()

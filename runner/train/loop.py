@@ -97,9 +97,7 @@ class TrainingLoop:
                 if self._pace is not None:
                     self._pace.step_begins(step)
                 self._step(step, reporter)
-                if (
-                    step == first
-                ):  # a recovery ends with it: who waits for that shall not wait for the next step, too
+                if step == first:  # a recovery ends with it, and nobody shall wait for the next one, too
                     self._settle(reporter)
                 self._life.heartbeat(step)
             self._settle(reporter)

@@ -65,12 +65,14 @@ def no_snapshot_is_left() -> Iterator[None]:
 
 
 class FaultIn:
-    """A fault in the middle of a step; None: none."""
+    """A fault in the middle of a step; None: none. Notes which steps are reported in the middle of each."""
 
-    def __init__(self, step: int | None) -> None:
-        self.step = step
+    def __init__(self, step: int | None, recorder: Recorder) -> None:
+        self.step, self.recorder = step, recorder
+        self.reported: dict[int, list[int]] = {}
 
     def during_step(self, step: int, rank: int) -> None:
+        self.reported[step] = [event.step for event in self.recorder.of(StepEnded)]
         if step == self.step:
             raise Fault
 
@@ -123,7 +125,8 @@ def one_life(
         calls[0] += 1  # asked once a step
         return calls[0] == stop_in
 
-    parts = LoopParts(wanted, recorder, log, checkpointer, FaultIn(fault_in), stop_requested)
+    faults = FaultIn(fault_in, recorder)
+    parts = LoopParts(wanted, recorder, log, checkpointer, faults, stop_requested)
     loop = TrainingLoop(parts, life, workload, Batches(), CPU)
     loop._run_ahead = ahead
     code = 0
@@ -140,6 +143,7 @@ def one_life(
         "code": code,
         "step": workload.state.step,
         "passes": model.passes.item(),
+        "reported": faults.reported,
         "losses": {event.step: event.loss for event in recorder.of(StepEnded)},
         "table": model.table.weight.detach().clone(),
     }
@@ -159,6 +163,18 @@ def test_a_stop_saves_what_an_undisturbed_run_has_after_that_step(
     assert resumed["passes"] == whole["passes"] == 6 * MICRO_BATCHES
     assert stopped["losses"] | resumed["losses"] == whole["losses"]
     assert torch.equal(resumed["table"], whole["table"])
+
+
+@pytest.mark.parametrize(
+    ("ahead", "reported"),
+    [(False, {1: [], 2: [1], 3: [1, 2], 4: [1, 2, 3]}), (True, {1: [], 2: [1], 3: [1], 4: [1, 2]})],
+)
+def test_of_a_host_that_runs_ahead_the_first_step_is_reported_before_the_second(
+    one: World, tmp_path: Path, ahead: bool, reported: dict[int, list[int]]
+) -> None:
+    """A recovery ends with it; the others are reported one step late."""
+    (life,) = one.run(one_life, folder=str(tmp_path), steps=4, ahead=ahead, stop_in=None)
+    assert life["reported"] == reported
 
 
 def only_rank_0_is_asked(place: Rank, folder: str) -> tuple[int, int]:
