@@ -27,9 +27,9 @@ from runner.checkpoint.stopping import StopTogether
 from runner.checkpoint.writing import Writing
 from runner.errors import RunError
 from runner.ledger.events import LoadSource, SnapshotTaken
+from runner.recipe import layer_settings
 from runner.recipe.checkpoint import CheckpointSection
 from runner.recipe.recipe import Recipe
-from runner.recipe.recovery import ft_launcher_settings
 from runner.train.ports import Ledger, Life, TrainState
 
 _MARGIN = timedelta(seconds=30)
@@ -53,7 +53,7 @@ def build_checkpointer(recipe: Recipe, ledger: Ledger, log: Log, *, device: torc
     """The checkpointer that a recipe asks for."""
     folder = recipe.checkpoint_folder.absolute()
     default = f"{recipe.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
-    respawns = ft_launcher_settings(recipe.recovery) is not None
+    respawns = layer_settings.ft_launcher(recipe) is not None
     return Manager(
         recipe.checkpoint,
         folder,

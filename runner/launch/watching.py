@@ -17,8 +17,8 @@ from runner.launch.printing import say
 from runner.launch.verdict import Watch, ended_launcher, killed_launcher
 from runner.ledger.events import FaultSeen
 from runner.ledger.writer import LedgerWriter
+from runner.recipe import layer_settings
 from runner.recipe.recipe import Recipe
-from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
 
 _LAST_ENDS = 2.0  # seconds
 _POLL = 0.01
@@ -47,8 +47,8 @@ class Workers:
         ledger: LedgerWriter,
     ) -> None:
         self._layer = recipe.recovery.layer
-        self._launcher = launcher = ft_launcher_settings(recipe.recovery)
-        self._inprocess = inprocess_settings(recipe.recovery)
+        self._launcher = launcher = layer_settings.ft_launcher(recipe)
+        self._inprocess = layer_settings.inprocess(recipe)
         silence = launcher.rank_heartbeat_timeout.total_seconds() if launcher else 0.0
         self._roll = Roll(control)
         self._overdue = OverdueWorkers(self._roll, control)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, cast
 
-from runner.recipe import estimate
+from runner.recipe import estimate, layer_settings
 from runner.recipe.derived import pod_restarts
 from runner.recipe.facts import MFU, Facts
 from runner.recipe.ladder import ladder
@@ -162,9 +162,9 @@ def _checkpoints(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _budget(facts: Facts) -> Iterator[tuple[str, str]]:
-    recovery, kubernetes = facts.recipe.recovery, facts.recipe.cluster.kubernetes
+    kubernetes = facts.recipe.cluster.kubernetes
     parts = []
-    inprocess, launcher = getattr(recovery, "inprocess", None), getattr(recovery, "ft_launcher", None)
+    inprocess, launcher = layer_settings.inprocess(facts.recipe), layer_settings.ft_launcher(facts.recipe)
     if inprocess:
         parts.append(f"{inprocess.max_restarts} in process")
     if launcher:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
+from runner.recipe import layer_settings
 from runner.recipe.facts import Facts
 from runner.recipe.units import format_duration
 
@@ -58,7 +59,7 @@ def _expected(facts: Facts) -> Iterator[Rung]:
 
 def _recovery(facts: Facts) -> Iterator[Rung]:
     recovery = facts.recipe.recovery
-    inprocess, launcher = getattr(recovery, "inprocess", None), getattr(recovery, "ft_launcher", None)
+    inprocess, launcher = layer_settings.inprocess(facts.recipe), layer_settings.ft_launcher(facts.recipe)
     if inprocess:
         for key, effect in (
             ("monitor_interval", "monitors look for faults"),

@@ -89,10 +89,11 @@ class FtLauncherSettings(Section):
     """Pause before workers start again that ended without a finished step, as in `inprocess`. Doubles with each such
     start in a row, up to a minute. Other restarts never wait."""
     rank_heartbeat_timeout: PositiveDuration = timedelta(minutes=5)
-    """Longest time between two heartbeats of a rank. Above the longest step and the longest blocking save."""
+    """Longest time between two heartbeats of a rank. Above the longest step; a rank that waits for storage sends some.
+    The first step of a process may take `start_timeout` more."""
     initial_rank_heartbeat_timeout: PositiveDuration = timedelta(minutes=25)
-    """Longest time from a worker's start to its first heartbeat. Above imports, load and compilation: the default
-    exceeds `checkpoint.load_timeout`."""
+    """Longest time from a worker's start to its first heartbeat, which comes when it looks for a state to go on from.
+    Above imports, data preparation and the model's construction."""
     workload_check_interval: PositiveDuration = timedelta(milliseconds=500)
     """How often heartbeats are checked."""
     monitor_interval: PositiveDuration = timedelta(milliseconds=100)
@@ -167,13 +168,3 @@ class CombinedRecovery(_Recovery):
 RecoverySection = Annotated[
     NoRecovery | InprocessRecovery | FtLauncherRecovery | CombinedRecovery, Field(discriminator="layer")
 ]
-
-
-def inprocess_settings(recovery: RecoverySection) -> InprocessSettings | None:
-    """The in-process settings of a recovery section, where its layer has them."""
-    return recovery.inprocess if isinstance(recovery, InprocessRecovery | CombinedRecovery) else None
-
-
-def ft_launcher_settings(recovery: RecoverySection) -> FtLauncherSettings | None:
-    """The ft_launcher settings of a recovery section, where its layer has them."""
-    return recovery.ft_launcher if isinstance(recovery, FtLauncherRecovery | CombinedRecovery) else None

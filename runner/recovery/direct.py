@@ -6,23 +6,10 @@ import contextlib
 from collections.abc import Callable
 
 from runner.recovery.ending import Coroner, Ending, WorkerExit, describe
-from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import Connections, ProcessLife
 from runner.recovery.setup import WorkerSetup
 from runner.recovery.start_watch import StartHang
 from runner.train.ports import Life
-
-
-class MonitoredLife(ProcessLife):
-    """A life whose heartbeats go to ft_launcher's rank monitor too."""
-
-    heartbeats: Heartbeats | None = None
-
-    def heartbeat(self, step: int) -> None:
-        """This rank has finished `step` and goes on."""
-        super().heartbeat(step)
-        if self.heartbeats is not None:
-            self.heartbeats.beat()
 
 
 def run_direct(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | None:
@@ -35,7 +22,7 @@ def run_direct(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | No
         meeting = setup.meet()
         connections = Connections(meeting, serve=facts.rank == 0, timeout=setup.group_timeout)
         attempt = setup.agree_attempt(connections.control)
-        life = MonitoredLife(
+        life = ProcessLife(
             rank=facts.rank,
             world_size=facts.world_size,
             facts=facts,
@@ -47,8 +34,9 @@ def run_direct(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | No
             layer=setup.layer,
             presence=setup.presence,
             start_watch=setup.start_watch,
+            first_step=setup.recipe.recovery.start_timeout,
+            heartbeats=heartbeats,
         )
-        life.heartbeats = heartbeats
         setup.life_started(life, iteration=0)
         try:
             train(life)

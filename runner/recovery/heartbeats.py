@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import faulthandler
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
 from runner.launch.silence import announce, remove_if_empty
-from runner.recovery.nvrx import connect_to_rank_monitor
+from runner.recovery.nvrx import RankMonitorClientError, connect_to_rank_monitor
 from runner.streams import complain
 
 
@@ -40,20 +41,52 @@ class Heartbeats:
             )
         self._path = stacks
         self._alarm = alarm.total_seconds()
+        self._vouched = threading.Event()
 
     def beat(self) -> None:
         """Tell the monitor that this rank goes on."""
         with self._lock:
-            self._client.send_heartbeat()
-        if self._stacks is not None:
-            faulthandler.dump_traceback_later(self._alarm, file=self._stacks)
+            self._beat()
+
+    def vouch(self, longest: float) -> None:
+        """Beat from a thread until `silence_counts`, for `longest` seconds at most.
+
+        For the first step of a process, in which calls into native code (kernels are loaded, ranks connect) may take
+        longer than the heartbeat timeout. NVRx's own timeout for that is over with the first heartbeat, and a restore
+        has sent some.
+        """
+        threading.Thread(target=self._vouch, args=(longest,), name="first-step-beats", daemon=True).start()
+
+    def silence_counts(self) -> None:
+        """The first step is over, or the life is. Does not block."""
+        self._vouched.set()
 
     def close(self) -> None:
         """Close the connection; the file stays where something was written."""
-        faulthandler.cancel_dump_traceback_later()
+        self.silence_counts()
         with self._lock:
+            faulthandler.cancel_dump_traceback_later()
             self._client.shutdown_workload_monitoring()
         if self._stacks is None:
             return
         self._stacks.close()
         remove_if_empty(self._path)
+
+    def _vouch(self, longest: float) -> None:
+        end = time.monotonic() + longest
+        while not self._vouched.wait(min(self._alarm / 4, max(0.0, end - time.monotonic()))):
+            with self._lock:
+                if self._vouched.is_set() or time.monotonic() >= end:
+                    return
+                try:
+                    self._beat()
+                except (
+                    RankMonitorClientError,
+                    OSError,
+                ):  # the main thread's own next heartbeat fails as well
+                    return
+
+    def _beat(self) -> None:
+        self._client.send_heartbeat()
+        if self._stacks is not None:
+            faulthandler.dump_traceback_later(self._alarm, file=self._stacks)

@@ -117,10 +117,10 @@ class InprocessLayer:
             layer=setup.layer,
             presence=setup.presence,
             start_watch=setup.start_watch,
+            first_step=setup.recipe.recovery.start_timeout,
+            heartbeats=heartbeats,
         )
         life.call = call
-        life.heartbeats = heartbeats
-        life.first_step = setup.recipe.recovery.start_timeout.total_seconds()
         life.last_sign = time.monotonic()
         self.life = life
         setup.life_started(life, iteration=call.iteration)

@@ -15,6 +15,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from runner.launch.presence import Presence
 from runner.ledger.events import FaultSeen
+from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.meeting import Meeting
 from runner.recovery.ranks import RankFacts
 from runner.recovery.sockets import OpenSocket, clients_of, shut_down, tcp_sockets
@@ -74,6 +75,8 @@ class ProcessLife:
         layer: name of the recovery layer, for the ledger.
         presence: tells the supervisor how far this rank is.
         start_watch: ends this life where it hangs while it starts.
+        first_step: seconds that the first step of a process may take beyond what the steps after it may.
+        heartbeats: to ft_launcher's rank monitor, where there is one.
     """
 
     def __init__(
@@ -90,7 +93,11 @@ class ProcessLife:
         layer: str,
         presence: Presence,
         start_watch: StartWatch,
+        first_step: timedelta,
+        heartbeats: Heartbeats | None,
     ) -> None:
+        self.first_step = first_step.total_seconds()
+        self.heartbeats = heartbeats
         self.rank = rank
         self.world_size = world_size
         self.local_rank = facts.local_rank
@@ -155,15 +162,33 @@ class ProcessLife:
         self._started()
         self.step = step
         self._presence.step(step)
+        if not self.in_process:
+            with self.atomic():  # it starts threads
+                self.first_step_begins()
+            self.on_abort(self.first_step_over)
+
+    def first_step_begins(self) -> None:
+        """The first step of this process begins: its silence means nothing for `first_step` seconds."""
+        if self.heartbeats is not None:
+            self.heartbeats.vouch(self.first_step)
+
+    def first_step_over(self) -> None:
+        """Silence counts from now on. Any thread; does not block."""
+        if self.heartbeats is not None:
+            self.heartbeats.silence_counts()
 
     def heartbeat(self, step: int) -> None:
         """This rank has finished `step` and goes on."""
         self._started()  # from its first sign of life on the layer misses the next
+        if step > self.step:
+            self.first_step_over()
         if step > self.step and not self.progressed:  # the same step again: a sign of life in a long wait
             self.progressed = True
             self._presence.progressed()
         self.step = step
         self._presence.step(step)
+        if self.heartbeats is not None:
+            self.heartbeats.beat()
 
     def failing(self) -> None:
         """An exception is on its way out of this life."""

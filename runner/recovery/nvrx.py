@@ -42,6 +42,7 @@ __all__ = [
     "CallWrapper",
     "Compose",
     "FaultCounter",
+    "RankMonitorClientError",
     "RestartAbort",
     "RetryController",
     "ShiftRanks",

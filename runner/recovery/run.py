@@ -17,9 +17,9 @@ from runner.launch.earlier import decisive, earlier_launches
 from runner.launch.lastword import LastWord
 from runner.launch.presence import Presence
 from runner.launch.process import started_at
+from runner.recipe import layer_settings
 from runner.recipe.derived import uses_gpus
 from runner.recipe.recipe import Recipe
-from runner.recipe.recovery import ft_launcher_settings, inprocess_settings
 from runner.recovery.awake import wake_gpu
 from runner.recovery.direct import run_direct
 from runner.recovery.ending import Coroner, Ending, describe, disk_full, monitor_gone
@@ -64,7 +64,7 @@ def run_with_recovery(
         control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart
     )
     run_layer = _layer(recipe)
-    if inprocess_settings(recipe.recovery) is None and recipe.cluster.accelerator != "cpu":
+    if layer_settings.inprocess(recipe) is None and recipe.cluster.accelerator != "cpu":
         wake_gpu(facts.local_rank)
     presence.started()  # of its imports; the ranks meet: waits, each with a limit of its own
     for name, value in _ENVIRONMENT.items():
@@ -82,7 +82,7 @@ def run_with_recovery(
             process_started=started_at(os.getpid()),
             log=log,
         )
-        launcher = ft_launcher_settings(recipe.recovery)
+        launcher = layer_settings.ft_launcher(recipe)
         if launcher is not None:
             setup.pause_before_start(
                 startup_pause(launcher.startup_backoff.total_seconds(), presence.failed_starts())
@@ -120,7 +120,7 @@ def run_with_recovery(
 
 def _layer(recipe: Recipe) -> Callable[[WorkerSetup, Callable[[Life], None]], Ending | None]:
     """What runs the training function; its imports are made here."""
-    if inprocess_settings(recipe.recovery) is None:
+    if layer_settings.inprocess(recipe) is None:
         return run_direct
     from runner.recovery.inprocess import InprocessLayer
 

@@ -16,8 +16,8 @@ from runner.errors import ExitCode
 from runner.launch.control import Control
 from runner.launch.presence import Presence
 from runner.ledger.events import LifeEnded, LifeStarted
+from runner.recipe import layer_settings
 from runner.recipe.recipe import Recipe
-from runner.recipe.recovery import ft_launcher_settings
 from runner.recovery.ending import Coroner, Ending
 from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import ProcessLife
@@ -66,7 +66,7 @@ class WorkerSetup:
 
     def open_heartbeats(self) -> Heartbeats | None:
         """A connection to the rank monitor, where ft_launcher runs one."""
-        settings = ft_launcher_settings(self.recipe.recovery)
+        settings = layer_settings.ft_launcher(self.recipe)
         if settings is None or not self.facts.under_ft_launcher:
             return None
         name = f"silent-rank{self.facts.rank:05d}-{time.time_ns() // 1_000_000}.txt"

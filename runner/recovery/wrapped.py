@@ -23,7 +23,6 @@ import torch.distributed as dist
 from runner.launch.control import VERBOSE
 from runner.recipe.recovery import InprocessSettings
 from runner.recovery import nvrx
-from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import ProcessLife
 from runner.recovery.meeting import Meeting
 from runner.recovery.setup import WorkerSetup
@@ -34,39 +33,32 @@ class WrappedLife(ProcessLife):
     """A life inside NVRx's wrapper."""
 
     call: nvrx.CallWrapper
-    heartbeats: Heartbeats | None = None
     last_sign: float = 0.0  # monotonic time of the last heartbeat
-    first_step: float = 0.0  # seconds that the first step of this process may be silent for
     _voucher: nvrx.Voucher | None = None
 
-    def resumed(self, step: int) -> None:
-        """The state is that after `step`."""
-        super().resumed(step)
-        if not self.in_process:
-            with self.atomic():  # it starts a thread
-                self._voucher = nvrx.Voucher(self.call, self.first_step)
-            self.on_abort(self._first_step_over)
+    def first_step_begins(self) -> None:
+        """The first step of this process begins."""
+        super().first_step_begins()
+        self._voucher = nvrx.Voucher(self.call, self.first_step)
+
+    def first_step_over(self) -> None:
+        """Silence counts from now on. Any thread; does not block."""
+        super().first_step_over()
+        voucher, self._voucher = self._voucher, None
+        if voucher is not None:
+            voucher.done()
 
     def heartbeat(self, step: int) -> None:
         """This rank has finished `step` and goes on."""
-        if step > self.step:
-            self._first_step_over()
         super().heartbeat(step)
         self.last_sign = time.monotonic()
         self.call.ping()
-        if self.heartbeats is not None:
-            self.heartbeats.beat()
 
     def silent(self) -> float:
         """Seconds since this rank's last sign of life, of those that count."""
         if self._voucher is not None and self._voucher.vouches:
             return 0.0
         return time.monotonic() - self.last_sign
-
-    def _first_step_over(self) -> None:
-        voucher, self._voucher = self._voucher, None
-        if voucher is not None:
-            voucher.done()
 
     def hung_at_start(self, error: StartHangError) -> None:
         """Report it as NVRx's own monitor does: an exception set from here could end up in NVRx's watchdog, whose

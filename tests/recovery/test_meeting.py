@@ -143,7 +143,7 @@ def test_lives_of_one_store_share_no_key() -> None:
         life = ProcessLife(
             rank=0, world_size=1, facts=facts(0, store.port, world_size=1, agent_store=False), attempt=attempt,
             in_process=False, connections=connections, group_timeout=TIMEOUT, ledger=unused, layer="inprocess",
-            presence=unused, start_watch=unused,
+            presence=unused, start_watch=unused, first_step=TIMEOUT, heartbeats=None,
         )  # fmt: skip
         assert not life.store.check(["here"])
         life.store.set("here", "1")

@@ -97,7 +97,7 @@ def test_no_model_outlives_its_life_nor_do_moments_outlive_the_step_that_failed(
     life = ProcessLife(
         rank=0, world_size=1, facts=facts, attempt="a-0", in_process=False, connections=connections,
         group_timeout=TIMEOUT, ledger=unused, layer="inprocess", start_watch=StartWatch(),
-        presence=Presence(None, rank=0, local_rank=0, restart=0),
+        presence=Presence(None, rank=0, local_rank=0, restart=0), first_step=TIMEOUT, heartbeats=None,
     )  # fmt: skip
     saves: Any = NoSaves()
     parts = LoopParts(recipe, Ledger(), log, saves, FaultInStep2(), lambda: False)

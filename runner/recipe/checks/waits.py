@@ -1,4 +1,8 @@
-"""R12x, R13x: timeouts against the time that steps, saves and loads take."""
+"""R12x, R13x: timeouts against the time that steps, saves and loads take.
+
+A rank gives signs of life while it saves or loads, so neither need fit a timeout of hang detection: a hang of storage
+itself is what `write_timeout` and `load_timeout` are for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,6 @@ if TYPE_CHECKING:
 
 _IN = "recovery.inprocess."
 _FT = "recovery.ft_launcher."
-_PG = "recovery.process_group_timeout"
 
 
 def _outlasts(
@@ -32,11 +35,6 @@ def _outlasts(
 
 def _generous(seconds: float) -> str:
     return f"{seconds:.0f}s" if seconds < 60 else f"{-(-seconds // 60):.0f}m"
-
-
-def _blocking(recipe: Recipe, report: Report) -> float | None:
-    """Seconds that a save keeps a rank from making steps, where known."""
-    return report.facts.write_seconds if recipe.checkpoint.mode == "sync" else None
 
 
 @rule("R120")
@@ -68,57 +66,6 @@ def load_fits_load_timeout(recipe: Recipe, report: Report) -> None:
     )
 
 
-@rule("R122")
-def blocking_save_below_soft(recipe: Recipe, report: Report) -> None:
-    """With in-process restart, `soft_timeout` must exceed the time of a synchronous save.
-
-    No step is made while a synchronous checkpoint is written; a save that outlasts the soft timeout looks like a hang
-    and is interrupted, every time. `checkpoint.mode: async` blocks for a copy to host memory only.
-    """
-    if s := inprocess(recipe):
-        why = "the save would be interrupted as a hang"
-        seconds = _blocking(recipe, report)
-        _outlasts(
-            report, _IN + "soft_timeout", s.soft_timeout, seconds, "the time of a synchronous save", why
-        )
-
-
-@rule("R123")
-def blocking_save_below_heartbeat(recipe: Recipe, report: Report) -> None:
-    """With ft_launcher, `rank_heartbeat_timeout` must exceed the time of a synchronous save.
-
-    No heartbeat is sent while a synchronous checkpoint is written; the launcher would kill and respawn the workers in
-    the middle of each save, and the run would never get past the first one.
-    """
-    if s := ft_launcher(recipe):
-        why = "workers would be killed in the middle of each save"
-        value, seconds = s.rank_heartbeat_timeout, _blocking(recipe, report)
-        _outlasts(
-            report, _FT + "rank_heartbeat_timeout", value, seconds, "the time of a synchronous save", why
-        )
-
-
-@rule("R124")
-def blocking_save_below_process_group(recipe: Recipe, report: Report) -> None:
-    """`process_group_timeout` must exceed the time of a synchronous save.
-
-    The ranks that finish first wait for the slowest in a collective, whose timeout ends the run.
-    """
-    value, seconds = recipe.recovery.process_group_timeout, _blocking(recipe, report)
-    why = "ranks that finish first would time out waiting for the slowest"
-    _outlasts(report, _PG, value, seconds, "the time of a synchronous save", why)
-
-
-@rule("R125")
-def load_below_initial_heartbeat(recipe: Recipe, report: Report) -> None:
-    """With ft_launcher, `initial_rank_heartbeat_timeout` must exceed the load of a checkpoint."""
-    if s := ft_launcher(recipe):
-        why = "workers would be killed while they load, and again after each respawn"
-        value, seconds = s.initial_rank_heartbeat_timeout, report.facts.write_seconds
-        path = _FT + "initial_rank_heartbeat_timeout"
-        _outlasts(report, path, value, seconds, "the load of a checkpoint", why)
-
-
 @rule("R126")
 def stop_leaves_time_to_save(recipe: Recipe, report: Report) -> None:
     """With ft_launcher, `term_timeout` must exceed the time of a save.
@@ -141,30 +88,6 @@ def stop_timeout_leaves_time_to_save(recipe: Recipe, report: Report) -> None:
     why = "a stopped run would be killed before it has saved"
     value, seconds = recipe.recovery.stop_timeout, report.facts.write_seconds
     _outlasts(report, "recovery.stop_timeout", value, seconds, "the time of a save", why)
-
-
-@rule("R130", "warning")
-def unknown_save_may_look_hung(recipe: Recipe, report: Report) -> None:
-    """A synchronous save may last up to `write_timeout`, which is more than the hang detection allows.
-
-    Nothing says how fast the storage is, so it cannot be checked whether a save fits the soft timeout or the heartbeat
-    timeout.
-    """
-    if recipe.checkpoint.mode != "sync" or report.facts.write_seconds is not None:
-        return
-    s, launcher, longest = inprocess(recipe), ft_launcher(recipe), recipe.checkpoint.write_timeout
-    for path, value in (
-        (_IN + "soft_timeout", s and s.soft_timeout),
-        (_FT + "rank_heartbeat_timeout", launcher and launcher.rank_heartbeat_timeout),
-    ):
-        if value and value < longest:
-            report.add(
-                path,
-                f"{format_duration(value)} is below checkpoint.write_timeout ({format_duration(longest)}), and a "
-                "synchronous save makes no progress that the hang detection sees",
-                "use `checkpoint.mode: async`, or state checkpoint.storage_bandwidth to have this checked",
-                also="checkpoint.write_timeout",
-            )
 
 
 @rule("R131", "warning")
