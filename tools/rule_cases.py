@@ -66,6 +66,7 @@ CASES: dict[str, Case] = {
     "R311": (QUICK, ("dataset={source: files, format: text, paths: ['*.txt']}",)),
     "R312": (QUICK, ("model.architecture.vocab_size=200",)),
     "R313": (SYNC, ("model.param_dtype=bfloat16",)),
+    "R314": (QUICK, ("model.architecture.model_type=lama",)),
     "R401": (SYNC, ("cluster.instance={gpus: 8, gpu_memory: 8GiB, efa: 32, vcpus: 192, memory: 2048GiB}",)),
     "R402": (SYNC, ("training.micro_batch_size=4", "training.global_batch_size=64", "checkpoint.every=1000")),
     "R403": (SYNC, (_OWN_NODE, "checkpoint.every=1000")),

@@ -184,6 +184,11 @@ def _gpt_neox(config: _Config) -> Shape:
     )
 
 
+_READERS: dict[str, Callable[[_Config], Shape]] = {"gpt2": _gpt2, "gpt_neox": _gpt_neox}
+KNOWN_TYPES = (*_LLAMA_LIKE, *_READERS)
+"""transformers' names of the architectures whose shape follows from their keys."""
+
+
 def shape_of_config(values: Mapping[str, Any]) -> Shape | None:
     """The shape of a transformers configuration; None where its `model_type` is none of the known ones.
 
@@ -196,8 +201,7 @@ def shape_of_config(values: Mapping[str, Any]) -> Shape | None:
     config = _Config(values)
     if kind in _LLAMA_LIKE:
         return _llama_like(config, kind)
-    readers: dict[Any, Callable[[_Config], Shape]] = {"gpt2": _gpt2, "gpt_neox": _gpt_neox}
-    return readers[kind](config) if kind in readers else None
+    return _READERS[kind](config) if kind in _READERS else None
 
 
 def known_config(name: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
 from runner.recipe.estimate import compute_width, shards
-from runner.recipe.shape import BYTES_VOCABULARY
+from runner.recipe.shape import BYTES_VOCABULARY, KNOWN_TYPES
 from runner.recipe.words import close_matches
 
 if TYPE_CHECKING:
@@ -208,3 +208,22 @@ def bf16_weights_train_badly(recipe: Recipe, report: Report) -> None:
             "keep `float32` (compute is bf16 anyway by `training.precision`)",
             also="training.optimizer.lr",
         )
+
+
+@rule("R314", "warning")
+def architecture_is_known(recipe: Recipe, report: Report) -> None:
+    """`model.architecture.model_type` should be a type whose size follows from its keys.
+
+    Of others nothing is known before the run: neither memory nor the size of a checkpoint is checked, nor whether
+    transformers has such a type at all.
+    """
+    kind = (recipe.model.architecture or {}).get("model_type")
+    if recipe.model.name is not None or not isinstance(kind, str) or kind in KNOWN_TYPES:
+        return
+    near = close_matches(kind, KNOWN_TYPES)
+    report.add(
+        "model.architecture.model_type",
+        f"{kind} is none of the types whose size is known ({', '.join(KNOWN_TYPES)}): memory, checkpoint size and the "
+        "type itself are not checked",
+        f"did you mean `{near[0]}`?" if near else None,
+    )
