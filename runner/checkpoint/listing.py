@@ -59,17 +59,23 @@ def _row(entry: Entry) -> tuple[str, ...]:
         record = read_record(entry.path)
     except (Damaged, OSError) as error:
         verified = "-" if entry.state in ("partial", "deleting") else _why_not(error)
+        state = _judged(state, error)
         age, size = _outside(entry.path)
         return str(entry.step), state, age, size, "-", verified, str(entry.path)
     try:
         verify_sizes(entry.path, record)
         verified = "sizes" if entry.state == "committed" else "-"
     except (Damaged, OSError) as error:
-        verified = _why_not(error)
+        verified, state = _why_not(error), _judged(state, error)
     return (
         str(entry.step), state, _age(record.created), format_size(record.nbytes), str(record.world_size), verified,
         str(entry.path),
     )  # fmt: skip
+
+
+def _judged(state: str, error: Damaged | OSError) -> str:
+    """What was committed and has lost a part since is `damaged`: a run that would load it sets it aside."""
+    return "damaged" if state == "committed" and isinstance(error, Damaged) else state
 
 
 def _why_not(error: Damaged | OSError) -> str:

@@ -155,7 +155,7 @@ def test_the_listing_shows_every_state(tmp_path: Path) -> None:
     text = [" ".join(line) for line in lines[1:]]
     assert text[0].startswith("9 set aside 1 h 9 B 2 -")
     assert text[1].startswith("10 committed 1 h 10 B 2 sizes")
-    assert text[2].startswith("11 committed 1 h 11 B 2 no: __0_00.distcp has 0 bytes, the record says 11")
+    assert text[2].startswith("11 damaged 1 h 11 B 2 no: __0_00.distcp has 0 bytes, the record says 11")
     assert text[3].startswith("12 unfinished 0 s 0 B - -")
 
 
@@ -183,7 +183,7 @@ def test_the_listing_shows_the_rest_beside_a_strange_entry(
     monkeypatch.setattr(Path, "read_bytes", denied)
     monkeypatch.setattr(Path, "is_dir", unwell)
     text = [" ".join(line.split()) for line in list_checkpoints(recipe(tmp_path)).splitlines()[1:]]
-    assert text[0].startswith("1 committed 0 s 1 B - no: commit.json is not a file")
+    assert text[0].startswith("1 damaged 0 s 1 B - no: commit.json is not a file")
     assert "cannot be read: Permission denied" in text[1]
     assert text[2].startswith("3 committed 1 h 3 B 2 sizes")
     assert text[3].startswith("4 - 0 s 6 B - no: not a folder")
