@@ -14,6 +14,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from runner.launch.process import alive
 from runner.streams import complain
@@ -40,6 +41,15 @@ def waits_for_peers(files: list[str]) -> bool:
         if "/torch/" not in file:
             return False
     return False
+
+
+def files_of(frame: FrameType | None) -> list[str]:
+    """The files of a stack's frames, from the innermost on."""
+    files = []
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    return files
 
 
 def announce(control: Path, stacks: Path) -> None:

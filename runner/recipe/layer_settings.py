@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
     from runner.recipe.recovery import FtLauncherSettings, InprocessSettings
 
+INPROCESS = "recovery.inprocess."
+FT_LAUNCHER = "recovery.ft_launcher."
+"""What the paths of their settings begin with."""
+
 
 def ft_launcher(recipe: Recipe) -> FtLauncherSettings | None:
     """ft_launcher's settings, alone or with in-process restart."""

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from types import FrameType
 
-from runner.launch.silence import waits_for_peers
+from runner.launch.silence import files_of, waits_for_peers
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,7 @@ class Sight:
             for ident, frame in frames.items()
         )
         frame: FrameType | None = frames.get(threading.main_thread().ident or 0)
-        place = f"{_file(frame)}:{frame.f_lineno} in {frame.f_code.co_name}" if frame is not None else ""
-        files = []
-        while frame is not None:
-            files.append(_file(frame))
-            frame = frame.f_back
-        return cls(stacks, place, waits_for_peers(files))
-
-
-def _file(frame: FrameType) -> str:
-    return frame.f_code.co_filename
+        place = (
+            "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        )
+        return cls(stacks, place, waits_for_peers(files_of(frame)))

@@ -13,9 +13,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import FrameType
 
-from runner.launch.silence import waits_for_peers
+from runner.launch.silence import files_of, waits_for_peers
 
 _EVERY = 0.02  # seconds
 _LONGEST = 0.2  # what one look may stand for: this thread may have been kept from looking
@@ -43,18 +42,10 @@ class PeerWaits:
             time.sleep(_EVERY)
             now = time.monotonic()
             passed, last = min(now - last, _LONGEST), now
-            if self._blocked() and waits_for_peers(_files(sys._current_frames().get(self._main))):
+            if self._blocked() and waits_for_peers(files_of(sys._current_frames().get(self._main))):
                 with self._lock:
                     self._waited += passed
 
     def _blocked(self) -> bool:
         text = self._stat.read_text()
         return text[text.rindex(")") + 2] == "S"
-
-
-def _files(frame: FrameType | None) -> list[str]:
-    files = []
-    while frame is not None:
-        files.append(frame.f_code.co_filename)
-        frame = frame.f_back
-    return files

@@ -6,14 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
-from runner.recipe.layer_settings import ft_launcher, inprocess
+from runner.recipe.layer_settings import FT_LAUNCHER, INPROCESS, ft_launcher, inprocess
 from runner.recipe.units import format_duration
 
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
-_IN = "recovery.inprocess."
-_FT = "recovery.ft_launcher."
 _PG = "recovery.process_group_timeout"
 
 
@@ -39,7 +37,14 @@ def soft_below_hard(recipe: Recipe, report: Report) -> None:
     """
     if s := inprocess(recipe):
         why = "a rank would be killed before it is interrupted"
-        _above(report, _IN + "hard_timeout", s.hard_timeout, _IN + "soft_timeout", s.soft_timeout, why)
+        _above(
+            report,
+            INPROCESS + "hard_timeout",
+            s.hard_timeout,
+            INPROCESS + "soft_timeout",
+            s.soft_timeout,
+            why,
+        )
 
 
 @rule("R102")
@@ -51,7 +56,14 @@ def hard_below_barrier(recipe: Recipe, report: Report) -> None:
     """
     if s := inprocess(recipe):
         why = "the restart would be given up while a hung rank is still being killed"
-        _above(report, _IN + "barrier_timeout", s.barrier_timeout, _IN + "hard_timeout", s.hard_timeout, why)
+        _above(
+            report,
+            INPROCESS + "barrier_timeout",
+            s.barrier_timeout,
+            INPROCESS + "hard_timeout",
+            s.hard_timeout,
+            why,
+        )
 
 
 @rule("R103")
@@ -64,7 +76,7 @@ def hard_below_process_group(recipe: Recipe, report: Report) -> None:
     if s := inprocess(recipe):
         watchdog = recipe.recovery.process_group_timeout
         why = "the NCCL watchdog would kill the process before the in-process restart acts"
-        _above(report, _PG, watchdog, _IN + "hard_timeout", s.hard_timeout, why)
+        _above(report, _PG, watchdog, INPROCESS + "hard_timeout", s.hard_timeout, why)
 
 
 @rule("R104")
@@ -75,7 +87,7 @@ def interval_below_heartbeat(recipe: Recipe, report: Report) -> None:
     """
     if s := inprocess(recipe):
         why = "healthy processes would count as lost"
-        high, low = _IN + "heartbeat_timeout", _IN + "heartbeat_interval"
+        high, low = INPROCESS + "heartbeat_timeout", INPROCESS + "heartbeat_interval"
         _above(report, high, s.heartbeat_timeout, low, s.heartbeat_interval, why)
 
 
@@ -87,7 +99,7 @@ def heartbeat_below_barrier(recipe: Recipe, report: Report) -> None:
     """
     if s := inprocess(recipe):
         why = "the restart would be given up before a dead process is noticed"
-        high, low = _IN + "barrier_timeout", _IN + "heartbeat_timeout"
+        high, low = INPROCESS + "barrier_timeout", INPROCESS + "heartbeat_timeout"
         _above(report, high, s.barrier_timeout, low, s.heartbeat_timeout, why)
 
 
@@ -100,7 +112,14 @@ def monitor_below_timeouts(recipe: Recipe, report: Report) -> None:
     if s := inprocess(recipe):
         for name in ("soft_timeout", "heartbeat_timeout"):
             why = "it cannot be noticed in time"
-            _above(report, _IN + name, getattr(s, name), _IN + "monitor_interval", s.monitor_interval, why)
+            _above(
+                report,
+                INPROCESS + name,
+                getattr(s, name),
+                INPROCESS + "monitor_interval",
+                s.monitor_interval,
+                why,
+            )
 
 
 @rule("R107")
@@ -112,7 +131,14 @@ def last_call_below_barrier(recipe: Recipe, report: Report) -> None:
     if s := inprocess(recipe):
         for name in ("last_call_wait", "termination_grace"):
             why = "the others would have given up waiting"
-            _above(report, _IN + "barrier_timeout", s.barrier_timeout, _IN + name, getattr(s, name), why)
+            _above(
+                report,
+                INPROCESS + "barrier_timeout",
+                s.barrier_timeout,
+                INPROCESS + name,
+                getattr(s, name),
+                why,
+            )
 
 
 @rule("R110")
@@ -126,11 +152,11 @@ def initial_heartbeat_covers_heartbeat(recipe: Recipe, report: Report) -> None:
         high, low = s.initial_rank_heartbeat_timeout, s.rank_heartbeat_timeout
         if high < low:
             report.add(
-                _FT + "initial_rank_heartbeat_timeout",
-                f"{format_duration(high)} is below {_FT}rank_heartbeat_timeout ({format_duration(low)}): "
+                FT_LAUNCHER + "initial_rank_heartbeat_timeout",
+                f"{format_duration(high)} is below {FT_LAUNCHER}rank_heartbeat_timeout ({format_duration(low)}): "
                 "the first heartbeat takes longest",
                 f"raise it to at least {format_duration(low)}",
-                also=_FT + "rank_heartbeat_timeout",
+                also=FT_LAUNCHER + "rank_heartbeat_timeout",
             )
 
 
@@ -144,7 +170,7 @@ def heartbeat_outlasts_inprocess(recipe: Recipe, report: Report) -> None:
     s, launcher = inprocess(recipe), ft_launcher(recipe)
     if s and launcher:
         why = "the launcher would respawn workers that in-process restart is about to mend"
-        high, low = _FT + "rank_heartbeat_timeout", _IN + "hard_timeout"
+        high, low = FT_LAUNCHER + "rank_heartbeat_timeout", INPROCESS + "hard_timeout"
         _above(report, high, launcher.rank_heartbeat_timeout, low, s.hard_timeout, why)
 
 
@@ -156,7 +182,7 @@ def check_below_heartbeat(recipe: Recipe, report: Report) -> None:
     """
     if s := ft_launcher(recipe):
         why = "it cannot be noticed in time"
-        high, low = _FT + "rank_heartbeat_timeout", _FT + "workload_check_interval"
+        high, low = FT_LAUNCHER + "rank_heartbeat_timeout", FT_LAUNCHER + "workload_check_interval"
         _above(report, high, s.rank_heartbeat_timeout, low, s.workload_check_interval, why)
 
 
@@ -180,7 +206,7 @@ def start_below_initial_heartbeat(recipe: Recipe, report: Report) -> None:
     A rank that hangs in its start-up must have been stopped, and its stacks kept, by then.
     """
     if s := ft_launcher(recipe):
-        high, low = _FT + "initial_rank_heartbeat_timeout", "recovery.start_timeout"
+        high, low = FT_LAUNCHER + "initial_rank_heartbeat_timeout", "recovery.start_timeout"
         why = "the launcher would kill any rank before the one that hangs is known"
         _above(report, high, s.initial_rank_heartbeat_timeout, low, recipe.recovery.start_timeout, why)
 
@@ -195,4 +221,4 @@ def grace_covers_launcher(recipe: Recipe, report: Report) -> None:
     if kubernetes is not None and kubernetes.grace_period is not None and s:
         why = "the pod would be killed while the launcher still waits for its workers"
         path = "cluster.kubernetes.grace_period"
-        _above(report, path, kubernetes.grace_period, _FT + "term_timeout", s.term_timeout, why)
+        _above(report, path, kubernetes.grace_period, FT_LAUNCHER + "term_timeout", s.term_timeout, why)

@@ -9,16 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
-from runner.recipe.layer_settings import ft_launcher, inprocess
+from runner.recipe.layer_settings import FT_LAUNCHER, INPROCESS, ft_launcher, inprocess
 from runner.recipe.units import format_duration
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from runner.recipe.recipe import Recipe
-
-_IN = "recovery.inprocess."
-_FT = "recovery.ft_launcher."
 
 
 def _outlasts(
@@ -76,7 +73,7 @@ def stop_leaves_time_to_save(recipe: Recipe, report: Report) -> None:
     if s := ft_launcher(recipe):
         why = "a stopped run would be killed before it has saved"
         value, seconds = s.term_timeout, report.facts.write_seconds
-        _outlasts(report, _FT + "term_timeout", value, seconds, "the time of a save", why)
+        _outlasts(report, FT_LAUNCHER + "term_timeout", value, seconds, "the time of a save", why)
 
 
 @rule("R129")
@@ -99,8 +96,8 @@ def step_may_look_hung(recipe: Recipe, report: Report) -> None:
     seconds = report.facts.step_seconds
     s, launcher = inprocess(recipe), ft_launcher(recipe)
     for path, value in (
-        (_IN + "soft_timeout", s and s.soft_timeout),
-        (_FT + "rank_heartbeat_timeout", launcher and launcher.rank_heartbeat_timeout),
+        (INPROCESS + "soft_timeout", s and s.soft_timeout),
+        (FT_LAUNCHER + "rank_heartbeat_timeout", launcher and launcher.rank_heartbeat_timeout),
     ):
         if seconds is not None and value and value.total_seconds() <= seconds:
             report.add(
