@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.bench.kubelet import next_backoff, peers_end_at
-from runner.bench.suite import Cell, Suite
+from runner.bench.matrix import Cell
+from runner.bench.suite import Suite
 from runner.errors import FINAL, InputError
 from runner.launch.process import LONGEST_KILL, die_with_parent
 from runner.report.view import LABEL_FILE, read_label

@@ -16,7 +16,8 @@ from typing import BinaryIO
 
 from runner.arguments import Parser, a_path, working_folder
 from runner.bench.cell import CellResult, Stopped, failed_before, finished_before, run_cell
-from runner.bench.suite import OWN, Cell, Suite, cells_of, load_suite
+from runner.bench.matrix import Cell, cells_of
+from runner.bench.suite import OWN, Suite, load_suite
 from runner.errors import ExitCode, InputError, RunError, in_another_locale, no_room, storage_error
 from runner.launch.lock import Held, take_lock
 from runner.launch.signals import put_back

@@ -20,10 +20,7 @@ is left out, aloud, where the machine has fewer). A suite is read as strictly as
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -33,18 +30,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from runner.bench.mistakes import mistakes_of
 from runner.errors import InputError
 from runner.recipe.fields import Duration
-from runner.recipe.layers import assign, merge, override, read_layers
 from runner.recipe.node import Doubtful, Entry, Node, Position, Unknown, dotted
 from runner.recipe.problems import Problem, RecipeErrors
-from runner.recipe.resolve import dump_tree
 from runner.recipe.words import doubt_hint
 from runner.recipe.yaml import Form, read_file
 
-_LONGEST = 52  # of a run's name
-Name = Annotated[str, Field(pattern=rf"^[a-z0-9]([a-z0-9-]{{0,{_LONGEST - 2}}}[a-z0-9])?$")]
+LONGEST = 52  # of a run's name
+Name = Annotated[str, Field(pattern=rf"^[a-z0-9]([a-z0-9-]{{0,{LONGEST - 2}}}[a-z0-9])?$")]
 _SUITE = Form("suite", "a mapping: name, recipe, experiments, ...")
 OWN = ("restart", "needs_gpus")  # keys of a value that are no recipe's
-_GIVEN = (("name",), ("output", "folder"))  # what each cell gets one of its own of
+GIVEN = (("name",), ("output", "folder"))  # what each cell gets one of its own of
 
 
 class Value(BaseModel):
@@ -105,25 +100,6 @@ class SuiteFile(NamedTuple):
     root: Node
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of a suite.
-
-    Attributes:
-        recipe: text of its recipe file: the suite's recipe with all that is laid over it, in one.
-        tree: the same, each value with the place where it is written.
-        found: what was found wrong while it was read.
-    """
-
-    name: str
-    experiment: str
-    recipe: str
-    restart: Literal["never", "kubernetes"]
-    needs_gpus: int
-    tree: Node | None = field(default=None, compare=False, repr=False)
-    found: tuple[Problem, ...] = field(default=(), compare=False, repr=False)
-
-
 def load_suite(path: Path) -> SuiteFile:
     """Read a suite.
 
@@ -133,12 +109,12 @@ def load_suite(path: Path) -> SuiteFile:
     try:
         root, problems = read_file(path, str(path), form=_SUITE)
     except RecipeErrors as error:
-        raise InputError("\n".join(_told(problem) for problem in error.problems)) from error
+        raise InputError("\n".join(told(problem) for problem in error.problems)) from error
     if "model" in root.value and "experiments" not in root.value:
         raise InputError(
             f"{path}: this is a recipe, not a suite: `nvrx-run {path}` runs it; docs/goodput.md shows a suite"
         )
-    mistakes = [_told(problem) for problem in [*problems, *_doubts(root), *_not_theirs(root)]]
+    mistakes = [told(problem) for problem in [*problems, *_doubts(root), *_not_theirs(root)]]
     suite = None
     try:
         suite = Suite.model_validate(root.plain())
@@ -149,12 +125,12 @@ def load_suite(path: Path) -> SuiteFile:
     return SuiteFile(path, suite, root)
 
 
-def _told(problem: Problem) -> str:
+def told(problem: Problem) -> str:
     """A finding in one line, without the number of a recipe's rule."""
     return problem.line().replace(f" error[{problem.code}]", "", 1)
 
 
-def _fragments(root: Node) -> list[tuple[tuple[str | int, ...], Node]]:
+def fragments(root: Node) -> list[tuple[tuple[str | int, ...], Node]]:
     """Every piece of a recipe in a suite, with its path; what is no mapping is somebody else's to complain about."""
     found: list[tuple[tuple[str | int, ...], Node | None]] = [(("common",), root.child("common"))]
     experiments = root.child("experiments")
@@ -182,7 +158,7 @@ def _without_own(node: Node) -> Node:
 
 def _doubts(root: Node) -> list[Problem]:
     """Values of the suite itself that YAML readers disagree about; those of recipes are told with the recipe."""
-    theirs = [path for path, _ in _fragments(root)] + _strange(root)
+    theirs = [path for path, _ in fragments(root)] + _strange(root)
     expected = {"name": "text", "recipe": "text", "restart": "text", "keep_checkpoints": "true or false"}
     return [
         Problem("Y000", node.at, dotted(path), f"YAML readers disagree about `{node.raw}`",
@@ -210,11 +186,11 @@ def _strange(root: Node) -> list[tuple[str | int, ...]]:
 def _not_theirs(root: Node) -> list[Problem]:
     """Settings that every cell gets from here."""
     found = []
-    for path, fragment in _fragments(root):
-        for given in _GIVEN:
-            at = _place(fragment, given)
+    for path, fragment in fragments(root):
+        for own in GIVEN:
+            at = _place(fragment, own)
             if at is not None:
-                found.append(_given(at, (*path, *given)))
+                found.append(given(at, (*path, *own)))
     return found
 
 
@@ -229,88 +205,8 @@ def _place(node: Node, path: Sequence[str]) -> Position | None:
     return at
 
 
-def _given(at: Position, path: Sequence[str | int]) -> Problem:
+def given(at: Position, path: Sequence[str | int]) -> Problem:
+    """What is wrong with a setting that every cell gets from the suite."""
     what = "name" if path[-1] == "name" else "folder"
     return Problem("Y000", at, dotted(tuple(path)), f"every cell's run gets a {what} of its own",
                    hint="leave it out" + ("; --out says where all of them go" if what == "folder" else ""))  # fmt: skip
-
-
-def cells_of(file: SuiteFile, out: Path, overrides: Sequence[str] = ()) -> list[Cell]:
-    """All cells in order.
-
-    Args:
-        file: the suite.
-        out: the folder of its results.
-        overrides: `section.key=value`, applied to every cell, last.
-
-    Raises:
-        InputError: the recipe cannot be read, cells cannot be told apart, or an override names what is theirs.
-    """
-    path, suite, root = file
-    base = Path(os.path.normpath(path.parent / suite.recipe))
-    if not base.is_file():
-        raise InputError(f"{path}: recipe: {base} is not there; give a path relative to the suite's file")
-    below, found = read_layers(base, ())
-    pieces = dict(_fragments(root))
-    cells = []
-    for number, experiment in enumerate(suite.experiments):
-        lowest = [pieces.get(("common",)), pieces.get(("experiments", number, "common"))]
-        for combination in itertools.product(*(axis.items() for axis in experiment.axes.values())):
-            names = [name for name, _ in combination]
-            places = [
-                ("experiments", number, "axes", *pair) for pair in zip(experiment.axes, names, strict=True)
-            ]
-            tree = below
-            for piece in (*lowest, *map(pieces.get, places)):
-                tree = merge(tree, piece) if piece is not None else tree
-            problems = list(found)
-            for text in overrides:
-                tree = _overridden(tree, text, problems)
-            for repeat in range(1, suite.repeats + 1):
-                name = "-".join([experiment.name, *names])
-                if suite.repeats > 1:
-                    name += f"-{repeat}"
-                restarts = {value.restart for _, value in combination}
-                mine = _as_a_run(tree, name, out)
-                cells.append(
-                    Cell(
-                        name=name,
-                        experiment=experiment.name,
-                        recipe=f"# nvrx-run {{this file}}\n{dump_tree(mine)}",
-                        restart="kubernetes" if "kubernetes" in restarts else "never",
-                        needs_gpus=max(value.needs_gpus for _, value in combination),
-                        tree=mine,
-                        found=tuple(problems),
-                    )
-                )
-    _refuse_names([cell.name for cell in cells], path)
-    return cells
-
-
-def _overridden(tree: Node, text: str, problems: list[Problem]) -> Node:
-    target = tuple(text.partition("=")[0].strip().split("."))
-    if target in _GIVEN:
-        raise InputError(_told(_given(Position(f"--set {text}", 0, 0, 0, 0), target)))
-    return override(tree, text, problems)
-
-
-def _as_a_run(tree: Node, name: str, out: Path) -> Node:
-    """The recipe with the name and the folder of a cell's run."""
-    nowhere = Position("nvrx-bench", 0, 0, 0, 0)
-    for target, text in ((("name",), name), (("output", "folder"), str((out / name / "run").resolve()))):
-        holder = tree.child(target[0]) if len(target) > 1 else tree
-        if holder is None or holder.value is None or isinstance(holder.value, dict):  # else the check says so
-            tree = assign(tree, target, Node(text, nowhere, text), nowhere)
-    return tree
-
-
-def _refuse_names(names: list[str], path: Path) -> None:
-    double = sorted({name for name in names if names.count(name) > 1})
-    if double:
-        raise InputError(f"{path}: two cells are called {', '.join(double)}; rename an experiment or a value")
-    long = [name for name in names if len(name) > _LONGEST]
-    if long:
-        raise InputError(
-            f"{path}: cell {long[0]}: a run's name has at most {_LONGEST} characters, and this has {len(long[0])}; "
-            "shorten the name of the experiment or of a value"
-        )

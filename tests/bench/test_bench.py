@@ -20,7 +20,8 @@ from suitelab import SUITES, written
 from runner.bench import cli, kubelet
 from runner.bench.cell import GRACE, CellResult, Stopped, failed_before, finished_before, make_anew, run_cell
 from runner.bench.cli import main
-from runner.bench.suite import Cell, Suite, cells_of, load_suite
+from runner.bench.matrix import Cell, cells_of
+from runner.bench.suite import Suite, load_suite
 from runner.errors import InputError
 from runner.launch.lock import take_lock
 from runner.launch.process import alive

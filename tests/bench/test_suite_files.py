@@ -8,7 +8,8 @@ import pytest
 from suitelab import QUICKSTART, written
 
 from runner.bench.cli import main
-from runner.bench.suite import cells_of, load_suite
+from runner.bench.matrix import cells_of
+from runner.bench.suite import load_suite
 from runner.errors import InputError
 from runner.recipe.load import check_file
 
