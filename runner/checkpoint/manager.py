@@ -26,6 +26,7 @@ from runner.checkpoint.shm import current_run_id
 from runner.checkpoint.stopping import StopTogether
 from runner.checkpoint.writing import Writing
 from runner.errors import RunError
+from runner.launch.farewell import PARTING
 from runner.ledger.events import LoadSource, SnapshotTaken
 from runner.recipe import layer_settings
 from runner.recipe.checkpoint import CheckpointSection
@@ -33,7 +34,7 @@ from runner.recipe.recipe import Recipe
 from runner.train.ports import Ledger, Life, TrainState
 
 _MARGIN = timedelta(seconds=30)
-_FAREWELL = timedelta(minutes=5)  # longest wait for the others at the end of the run
+_FAREWELL = timedelta(seconds=PARTING)
 _LAST_CHANCE = timedelta(seconds=10)
 _LEAVE_PATIENCE = 5.0  # seconds that an abandoned save may take to notice when the process leaves
 _DELETE_PATIENCE = (

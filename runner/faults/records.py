@@ -6,6 +6,7 @@ import json
 import re
 import time
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -72,10 +73,14 @@ def records_folder(run_folder: Path) -> Path:
 
 
 def write_record(run_folder: Path, record: FaultRecord) -> Path:
-    """Write a record durably; returns its file."""
+    """Write a record durably; returns its file, which is another than that of any record before it."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(record.time))
-    name = f"{stamp}-{record.attempt}-rank{record.rank:05d}-{record.kind}.json"
-    path = records_folder(run_folder) / name
+    name = f"{stamp}-{record.attempt}-rank{record.rank:05d}-{record.kind}"
+    path = records_folder(run_folder) / f"{name}.json"
+    for number in count(2):
+        if not path.exists():
+            break
+        path = path.with_name(f"{name}-{number}.json")
     write_durably(path, json.dumps(asdict(record), indent=1))
     return path
 

@@ -80,6 +80,7 @@ class Deaths:
         self.all: list[Death] = []
         self._said_before: dict[int, int] = {}  # by process id
         self._before_it: dict[int, tuple[int, list[Outcome]]] = {}  # likewise: deaths and outcomes
+        self._unmet: dict[tuple[int, int], str] = {}  # starts whose ranks did not meet
         self._log, self._folder, self._layer = log, run_folder, layer
 
     def expect(self, sign: WorkerSign, outcomes: list[Outcome]) -> None:
@@ -161,12 +162,17 @@ class Deaths:
                 stacks=hung[0].stacks if hung else "",
                 step=sign.step,
                 layer=self._layer,
-                attempt=sign.attempt or "none",
+                attempt=sign.attempt or self._no_life(death),
                 what=str(death),
                 consequence=death.consequence,
                 time=death.seen,
             )
             self._write(record)
+
+    def _no_life(self, death: Death) -> str:
+        """What the deaths of one start have in common in their records, and no others, where its ranks had not met."""
+        start = death.sign.restart, self._before_it.get(death.sign.pid, (len(self.all), []))[0]
+        return self._unmet.setdefault(start, f"{NO_LIFE}{round(death.seen * 1000):x}")
 
     def hopeless(self) -> str:
         """Why another start is no use: the same worker, after the same step, time after time. Else nothing."""

@@ -10,6 +10,7 @@ import json
 import os
 from pathlib import Path
 
+from runner.errors import ExitCode
 from runner.launch.control import Control
 from runner.launch.lastword import last_words
 from runner.launch.outcome import Outcome, outcome_folder, parse_outcome, read_outcome
@@ -41,13 +42,13 @@ def earlier_launches(run_folder: Path, control: Control) -> frozenset[str]:
 
 
 def decisive(run_folder: Path, control: Control, earlier: frozenset[str]) -> Outcome | None:
-    """The first decisive outcome of this launch, by any node."""
+    """What this launch has ended with, on any node: the first decisive outcome, or that the run is done."""
     names = [path for path in outcome_folder(run_folder).glob("[!.]*.json") if path.name not in earlier]
     found = [read_outcome(path) for path in names]
     if control.folder is not None:  # the full disk that kept a worker from writing there
         found += map(parse_outcome, last_words(control.folder).values())
     return min(
-        (one for one in found if one is not None and one.decisive),
+        (one for one in found if one is not None and (one.decisive or one.exit_code == ExitCode.DONE)),
         key=lambda outcome: outcome.time,
         default=None,
     )

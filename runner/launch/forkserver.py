@@ -5,7 +5,8 @@ again. So the supervisor starts one fork server on its node; what the launcher s
 thin client without torch: it hands its environment, arguments and standard streams to the server, which forks the
 real worker from them. To the launcher the client is the worker:
 
-- the worker's exit status becomes the client's, signals that kill it included. A worker that fails is told of as soon
+- the worker's exit status becomes the client's, signals that kill it included; 0 once the worker's rank is done
+  (`launch/farewell.py`), whatever ends its process then. A worker that fails is told of as soon
   as it can do nothing any more, and no worker is forked before all that were told of are gone: the launcher gets
   ready for the next start while a GPU's driver clears up behind the last;
 - SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 that reach the client go on to the worker;
@@ -34,6 +35,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.launch import farewell
 from runner.launch.process import LONGEST_KILL, die_with_parent, failing_with
 from runner.streams import complain
 
@@ -69,7 +71,7 @@ class ForkServer:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
-        self._ended = path.parent / _ENDED
+        self._folder, self._ended = path.parent, path.parent / _ENDED
         self._ended.mkdir(exist_ok=True)
         self._workers: dict[int, int] = {}  # not reaped: process id -> pidfd
         self._clients: dict[int, socket.socket] = {}  # of workers whose end was not told yet: by process id
@@ -128,14 +130,13 @@ class ForkServer:
             message, descriptors, _, _ = socket.recv_fds(client, _LARGEST_REQUEST, 3)
         except ConnectionResetError:
             message, descriptors = b"", []
-        if len(descriptors) != 3 or _hung_up(
-            client
-        ):  # a client that died, or gave up waiting for the imports
+        request = _request(message)
+        # No whole request: too long an environment, say; its client does without. Hung up: it died, or gave up waiting.
+        if request is None or len(descriptors) != 3 or _hung_up(client):
             for descriptor in descriptors:
                 os.close(descriptor)
             client.close()
             return None
-        request = Request(**json.loads(message))
         parent = os.getpid()
         try:
             pid = os.fork()
@@ -152,6 +153,7 @@ class ForkServer:
             return None
         with contextlib.suppress(OSError):  # of a process that had this number before
             (self._ended / str(pid)).unlink(missing_ok=True)
+        farewell.forget(self._folder, pid)
         self._clients[pid] = client
         self._workers[pid] = os.pidfd_open(pid)
         self._selector.register(self._workers[pid], selectors.EVENT_READ, ("exit", pid))
@@ -202,7 +204,7 @@ class ForkServer:
         client = self._clients.pop(pid, None)
         if client is not None:
             self._selector.unregister(client)
-            _send(client, {"exit": code})
+            _send(client, {"exit": 0 if farewell.is_done(self._folder, pid) else code})
             client.close()
 
     def _client_gone(self, pid: int) -> None:
@@ -233,6 +235,14 @@ def how_ended(folder: Path, pid: int) -> int | None:
     try:
         return int((folder / _ENDED / str(pid)).read_text())
     except (FileNotFoundError, ValueError):
+        return None
+
+
+def _request(message: bytes) -> Request | None:
+    """What a client asks for; None where that is no whole request."""
+    try:
+        return Request(**json.loads(message))
+    except (ValueError, TypeError):
         return None
 
 

@@ -1,4 +1,4 @@
-"""Workers that take too long to start: which of them hang, and killing those.
+"""Workers that take too long to start, or to end: which of them hang, and killing those.
 
 A rank that hangs before its first step sends no sign of life that a recovery layer would miss, and its peers wait for
 it in one place or another, some of them for many minutes. The worker itself notices first (`recovery/start_watch.py`)
@@ -15,28 +15,41 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.launch.farewell import END, LEAVING
 from runner.launch.presence import IMPORTS, Roll, WorkerSign, stacks_file
 from runner.launch.silence import Silent
 
 _GRACE = 5.0  # seconds left to the worker itself
-_LONGEST_LOOK = (
+LONGEST_LOOK = (
     0.5  # seconds that count between two looks: what stopped this process may have stopped the worker
 )
 
 
 @dataclass(frozen=True)
 class Overdue:
-    """A worker that was killed because it hung while it started.
+    """A worker that was killed because it hung while it started, or in its own end.
 
     Attributes:
         sign: the last that it said.
-        stacks: of its threads; empty where it was frozen.
+        stacks: of its threads; empty where it was frozen, or where nothing made it write them.
+        behind: seconds for which another rank of its node had been done, where it was not and should have been; else 0.
     """
 
     sign: WorkerSign
     stacks: str
+    behind: float = 0.0
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it had said what it ended with."""
+        return self.sign.part in (END, LEAVING)
 
     def __str__(self) -> str:
+        if self.behind:
+            return f"at the end of the run: another rank had been done for {self.behind:g} s"
+        if self.leaves:
+            frozen = "" if self.stacks else ", frozen"
+            return f"in its own end: not gone after {self.sign.longest:g} s (recovery.start_timeout){frozen}"
         return (
             f"in start-up ({self.sign.part}): not done after {self.sign.longest:g} s ({setting_of(self.sign.part)})"
             + ("" if self.stacks else ", frozen")
@@ -51,7 +64,7 @@ def setting_of(part: str) -> str:
 
 
 class OverdueWorkers:
-    """Looks after the workers of one node while they start.
+    """Looks after the workers of one node while they start, and while they end.
 
     Args:
         roll: what they say.
@@ -76,7 +89,7 @@ class OverdueWorkers:
         Args:
             now: monotonic clock.
         """
-        passed, self._looked = min(now - self._looked, _LONGEST_LOOK), now
+        passed, self._looked = min(now - self._looked, LONGEST_LOOK), now
         seen, killed = {}, []
         for sign in self._roll.starting():
             if now - sign.since <= sign.longest:
@@ -86,7 +99,8 @@ class OverdueWorkers:
             if seen[key] <= self._grace or key in self._killed:
                 continue
             stacks = _last_stacks(stacks_file(self._control, sign.pid))
-            if sign.part != IMPORTS and Silent(sign.rank, stacks).waited:
+            # Where others wait for a rank's end, they have been in their own for as long.
+            if sign.part not in (IMPORTS, END, LEAVING) and Silent(sign.rank, stacks).waited:
                 continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(sign.pid, signal.SIGKILL)

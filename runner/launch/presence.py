@@ -13,10 +13,11 @@ import faulthandler
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.launch import farewell
 from runner.launch.control import CONTROL, START_TIMEOUT
 from runner.launch.process import alive, failing_with, state_of
 
@@ -66,6 +67,7 @@ class Presence:
 
     Attributes:
         importing: whether nothing but imports has happened so far.
+        done: whether the run is done on this rank.
     """
 
     def __init__(self, control: Path | None, *, rank: int, local_rank: int, restart: int) -> None:
@@ -74,12 +76,13 @@ class Presence:
         self._control = control
         self._fd = self._stacks = -1
         self._attempt, self._step = "", 0
-        self.importing = True
+        self.importing, self.done = True, False
         self._armed = False
         self._lock = threading.Lock()  # a life is ended by another thread than the one that starts it
         if control is None:
             return
         self._path = _signs(control) / str(os.getpid())
+        farewell.forget(control, os.getpid())
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o644)
         self._stacks = os.open(stacks_file(control, os.getpid()), flags | os.O_APPEND, 0o644)
@@ -154,6 +157,19 @@ class Presence:
             last = -1
         return max(0, self._restart - 1 - last)
 
+    def ends(self, longest: float) -> None:
+        """This worker has said what it ends with; to be gone may take it `longest` seconds."""
+        self.importing = False
+        self.starting(farewell.END if self.done else farewell.LEAVING, longest)
+
+    def finish(self, write: Callable[[], None], longest: float) -> None:
+        """The run is done on this rank once `write` has written that down. What is left may take `longest` seconds."""
+        self.starting(farewell.END, longest)
+        write()
+        self.done = True
+        if self._control is not None:
+            farewell.mark_done(self._control)
+
     def leave(self) -> None:
         """This worker ends of its own accord, and has said why."""
         self.started()
@@ -184,7 +200,9 @@ class Roll:
     """The supervisor's view of its node's workers."""
 
     def __init__(self, control: Path) -> None:
-        self._folder = _signs(control)
+        self._folder, self._control = _signs(control), control
+        self.parted: list[WorkerSign] = []  # done, and gone
+        self._newest: dict[int, int] = {}  # by place on the node: the worker that signed last
         self.most_restarts = 0
         self.seen_any = False
         self._frozen_since: dict[int, float] = {}
@@ -195,6 +213,7 @@ class Roll:
         pids = {int(name) for name in os.listdir(self._folder)}  # noqa: PTH208 - names are process ids
         new = [sign for sign in map(self._read, sorted(pids - self._known)) if sign is not None]
         self._known = (self._known & pids) | {sign.pid for sign in new}
+        self._newest |= {sign.local_rank: sign.pid for sign in new}
         return new
 
     def dead(self) -> list[WorkerSign]:
@@ -209,13 +228,38 @@ class Roll:
             # Who is told of a failure ahead of the end acts on it: the first to fail need not be the first to be gone.
             if not alive(sign.pid) or failing_with(sign.pid) is not None:
                 (self._folder / name).unlink(missing_ok=True)
-                dead.append(sign)
+                if self.is_done(sign):
+                    self.parted.append(sign)
+                elif sign.part != farewell.LEAVING:
+                    dead.append(sign)
         return dead
 
+    def is_done(self, sign: WorkerSign) -> bool:
+        """Whether the run is done on this worker's rank, so that its end is no death."""
+        return farewell.is_done(self._control, sign.pid)
+
+    @property
+    def all_done(self) -> bool:
+        """Whether the run is done on all ranks of this node."""
+        return bool(self._newest) and all(
+            farewell.is_done(self._control, pid) for pid in self._newest.values()
+        )
+
     def starting(self) -> list[WorkerSign]:
-        """Workers that are in a part of their start-up."""
+        """Workers that are in a part of their start-up, or of their end."""
         signs = map(self._read, map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids
         return [sign for sign in signs if sign is not None and sign.part]
+
+    def at_work(self) -> list[WorkerSign]:
+        """Workers that have signed, live, and have not come to their end."""
+        signs = map(self._read, map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids
+        ends = (farewell.END, farewell.LEAVING)
+        return [sign for sign in signs if sign is not None and sign.part not in ends and alive(sign.pid)]
+
+    @property
+    def any_done(self) -> bool:
+        """Whether the run is done on a rank of this node, in the newest start of its workers."""
+        return any(farewell.is_done(self._control, pid) for pid in self._newest.values())
 
     def others(self, dead: WorkerSign) -> list[WorkerSign]:
         """Workers that live, of the same start as a dead one."""
@@ -225,16 +269,18 @@ class Roll:
             for sign in signs
             if sign is not None
             and (sign.restart, start_of(sign.attempt)) == (dead.restart, start_of(dead.attempt))
+            and sign.part not in (farewell.END, farewell.LEAVING)
             and alive(sign.pid)
         ]
 
     def pids(self) -> set[int]:
-        """Those that have signed, and not left."""
-        return set(map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids
+        """Those that have signed, and have not come to their end."""
+        signs = map(self._read, map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids
+        return {sign.pid for sign in signs if sign and sign.part not in (farewell.END, farewell.LEAVING)}
 
     def any_lives(self) -> bool:
         """Whether a worker that has signed, and not left, is there."""
-        return any(map(alive, self.pids()))
+        return any(map(alive, map(int, os.listdir(self._folder))))  # noqa: PTH208 - names are process ids
 
     def frozen(self, longest: float) -> list[WorkerSign]:
         """Workers that have been stopped (SIGSTOP, not by a debugger) for more than `longest` seconds."""

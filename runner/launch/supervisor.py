@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -49,14 +50,14 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
     adopt_orphans()
     signals = stop_signals(loaded.recipe)
     hold_back(signals)
-    with tempfile.TemporaryDirectory(prefix="nvrx-run-") as control:
+    with control_folder() as control:
         parent = os.getpid()
         heard, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         child = os.fork()
         if child == 0:
             code = int(ExitCode.CRASHED)
             try:
-                code = _supervise(loaded, Path(control), verbose, parent, heard)
+                code = _supervise(loaded, control, verbose, parent, heard)
             except BaseException:  # noqa: BLE001 - a forked child must not return into its parent's stack
                 traceback.print_exc()
             finally:
@@ -68,7 +69,16 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
                 if os.getppid() != parent:  # killed: its folder is ours to remove
                     shutil.rmtree(control, ignore_errors=True)
                 os._exit(code)
-        return _wait(child, told, signals, loaded.recipe, Path(control))
+        return _wait(child, told, signals, loaded.recipe, control)
+
+
+@contextlib.contextmanager
+def control_folder() -> Iterator[Path]:
+    """The control folder of a run on this node. What cannot be removed of it changes nothing in how the run ended."""
+    with tempfile.TemporaryDirectory(prefix="nvrx-run-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+    if os.path.lexists(folder):
+        complain(f"nvrx-run: {folder} cannot be removed and is left behind: something of it is in use")
 
 
 def _wait(child: int, told: int, signals: frozenset[signal.Signals], recipe: Recipe, control: Path) -> int:

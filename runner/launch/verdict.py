@@ -40,6 +40,7 @@ class Watch:
         window_spent: why restarts came too fast, or nothing.
         budget_spent: whether the launcher has used up its restarts.
         workers_came: whether any worker started.
+        all_done: whether the run is done on all ranks of this node, however their processes ended.
         stop_requested: signal that asked to stop.
     """
 
@@ -50,6 +51,7 @@ class Watch:
     window_spent: str = ""
     budget_spent: bool = False
     workers_came: bool = False
+    all_done: bool = False
     stop_requested: str = ""
 
 
@@ -68,9 +70,11 @@ def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -
         return Verdict(
             int(ExitCode.RESTART_BUDGET_SPENT), message, chosen.traceback if chosen is not None else ""
         )
+    said = any(outcome.exit_code == ExitCode.DONE for outcome in outcomes)
+    done = said or (watch.all_done and recipe.cluster.nodes == 1)
+    if done and (watch.launcher_status == 0 or watch.all_done):
+        return Verdict(int(ExitCode.DONE), "finished")
     if watch.launcher_status == 0:
-        if any(outcome.exit_code == ExitCode.DONE for outcome in outcomes):
-            return Verdict(int(ExitCode.DONE), "finished")
         return Verdict(int(ExitCode.CRASHED), "the workers ended without an error before the run was done")
     what = _cause(chosen, watch)
     if what is None:

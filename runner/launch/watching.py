@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runner.launch.budget import WindowBudget
 from runner.launch.deaths import Death, Deaths
+from runner.launch.ends import Ends
 from runner.launch.outcome import OutcomeReader
 from runner.launch.overdue import OverdueWorkers
 from runner.launch.presence import Roll
@@ -53,6 +54,13 @@ class Workers:
         self._roll = Roll(control)
         self._overdue = OverdueWorkers(self._roll, control)
         self._deaths = Deaths(log, run_folder, self._layer, silence, control, alone=recipe.cluster.nodes == 1)
+        self._ends = Ends(
+            self._roll,
+            control,
+            run_folder,
+            self._layer,
+            recipe.recovery.start_timeout.total_seconds(),
+        )
         self._window = WindowBudget(launcher.window if launcher else None, "recovery.ft_launcher.window")
         self._outcomes, self._ledger = outcomes, ledger
         self._restarts = 0
@@ -74,7 +82,9 @@ class Workers:
         if launcher_killed and not deaths.all and not any(one.exit_code for one in self._outcomes.outcomes()):
             gone = []
         found = [deaths.add(sign, self._outcomes.outcomes()) for sign in gone]
-        found += [deaths.add_overdue(overdue) for overdue in self._overdue.kill(time.monotonic())]
+        overdue = self._overdue.kill(time.monotonic())
+        found += [deaths.add_overdue(one) for one in overdue if not self._ends.took_too_long(one)]
+        found += [deaths.add_overdue(one) for one in self._ends.behind(time.monotonic())]
         for death in found:
             if death is not None:
                 layer = "launcher" if self._launcher is not None else self._layer
@@ -97,6 +107,8 @@ class Workers:
         outcomes = self._outcomes.outcomes()
         if self._hopeless or self._window_spent or any(outcome.decisive for outcome in outcomes):
             return True
+        if self._ends.stuck(time.monotonic()):
+            return True
         mended = self._launcher is not None
         return not mended and (bool(self._deaths.all) or any(outcome.exit_code for outcome in outcomes))
 
@@ -115,6 +127,7 @@ class Workers:
             time.sleep(_POLL)
         self.look(launcher_killed=launcher_status < 0)
         self._deaths.settle(finally_=True)
+        self._ends.tell()
         launcher = self._launcher
         if self._roll.seen_any and not stop_requested:
             self._blame_launcher(launcher_status, launcher_ended_by)
@@ -126,6 +139,7 @@ class Workers:
             window_spent=self._window_spent,
             budget_spent=launcher is not None and self._roll.most_restarts >= launcher.max_restarts,
             workers_came=self._roll.seen_any,
+            all_done=self._roll.all_done,
             stop_requested=stop_requested,
         )
 

@@ -117,7 +117,8 @@ class _Recovery(Section):
     start_timeout: PositiveDuration = timedelta(minutes=2)
     """Longest time that a rank may take for one part of its start-up: imports, opening the data, building the model.
     A rank that hangs there is stopped, and the layer does with it what it does with any hang. Waiting for other ranks
-    does not count; preparing data may take `rendezvous_timeout`, loading a checkpoint `checkpoint.load_timeout`."""
+    does not count; preparing data may take `rendezvous_timeout`, loading a checkpoint `checkpoint.load_timeout`. A rank
+    that has said what it ended with must be gone within this time, too."""
     rendezvous_timeout: PositiveDuration = timedelta(minutes=15)
     """Longest wait for all nodes to meet; covers image pulls on the slowest node."""
     stop_signals: Annotated[

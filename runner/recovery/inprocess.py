@@ -79,6 +79,7 @@ class InprocessLayer:
             self._close_heartbeats()
         assert self.life is not None
         setup.life_finished(self.life)
+        setup.leave(self.life)
         return None
 
     def enter(self, call: nvrx.CallWrapper) -> None:
@@ -127,7 +128,6 @@ class InprocessLayer:
         try:
             self._check_window(life)
             self._train(life)
-            life.leave()
         except SystemExit as error:
             self._failed(life, WorkerExit(f"sys.exit({error.code!r}) during training"))
         except Exception as error:  # noqa: BLE001 - judged, recorded and raised to NVRx

@@ -190,6 +190,9 @@ class ProcessLife:
         if self.heartbeats is not None:
             self.heartbeats.beat()
 
+    def done(self) -> None:
+        """The run is done on this rank. Here the layer sees to it when the training function returns."""
+
     def failing(self) -> None:
         """An exception is on its way out of this life."""
         self.fails = True

@@ -106,7 +106,9 @@ def run_with_recovery(
         ending = disk_full(facts.rank, 0, error, recipe.run_folder)
         coroner.conclude(facts.rank, ending)
     coroner.close()
-    if not coroner.silenced:
+    if presence.done or (ending is not None and not coroner.silenced):
+        presence.ends(recipe.recovery.start_timeout.total_seconds())
+    elif not coroner.silenced:  # given up by the others, which go on
         presence.leave()
     if ending is not None:
         say = log.info if ending.exit_code == ExitCode.PREEMPTED else log.error  # a stop was asked for

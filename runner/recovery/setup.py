@@ -18,7 +18,7 @@ from runner.launch.presence import Presence
 from runner.ledger.events import LifeEnded, LifeStarted
 from runner.recipe import layer_settings
 from runner.recipe.recipe import Recipe
-from runner.recovery.ending import Coroner, Ending
+from runner.recovery.ending import Coroner, Ending, describe
 from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import ProcessLife
 from runner.recovery.meeting import Meeting, meet
@@ -114,8 +114,27 @@ class WorkerSetup:
             )
         )
 
+    @property
+    def longest_end(self) -> float:
+        """Seconds that a worker may take to be gone once it has said what it ends with."""
+        return self.recipe.recovery.start_timeout.total_seconds()
+
     def life_finished(self, life: ProcessLife) -> None:
-        """The training function returned: the run is done on this rank."""
+        """The run is done on this rank. Only how it leaves is still open, and does not count."""
+        self.presence.finish(lambda: self._record_finished(life), self.longest_end)
+
+    def leave(self, life: ProcessLife) -> None:
+        """Leave the others, after the run was done."""
+        try:
+            life.leave()
+        except Exception as error:  # noqa: BLE001 - told, and it changes nothing any more
+            self.failed_after_all(life, error)
+
+    def failed_after_all(self, life: ProcessLife, error: BaseException) -> None:
+        """Something failed after the run was done on this rank."""
+        self.log.error("failed after the run was done", rank=life.rank, error=describe(error), exc_info=error)
+
+    def _record_finished(self, life: ProcessLife) -> None:
         self.ledger.record(LifeEnded("finished", int(ExitCode.DONE)))
         self.ledger.sync()
         if life.rank == 0:

@@ -94,6 +94,9 @@ class Life(Protocol):
     def heartbeat(self, step: int) -> None:
         """Tell every layer that this rank makes progress. Call at least once a step, and in long start-up phases."""
 
+    def done(self) -> None:
+        """The last step is committed on all ranks: what this one still does changes nothing in the run's result."""
+
     def failing(self) -> None:
         """An exception is on its way out of this life: this rank does not hang, whatever it does meanwhile."""
 

@@ -68,6 +68,7 @@ class Trainer:
             self._restore(life, workload, device)
             connection.wait()
             TrainingLoop(parts, life, workload, batches, device).run()
+            life.done()
         except Exception:
             life.failing()  # what is closed below takes its time, and a peer's hang may be noticed meanwhile
             raise

@@ -22,6 +22,7 @@ from runner.launch.process import alive
 SERVER = """
 import ctypes, os, platform, signal, sys, threading, time
 from pathlib import Path
+from runner.launch.farewell import mark_done
 from runner.launch.forkserver import ForkServer
 SYS_EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]
 server, fork = ForkServer(Path(sys.argv[1])), os.fork
@@ -38,7 +39,9 @@ if what == "handle":
 print("worker", os.getpid(), os.environ["MARK"], os.getcwd(), flush=True)
 if what == "exit":
     sys.exit(int(request.argv[2]))
-if what == "kill":
+if what == "done":
+    mark_done(Path(sys.argv[1]).parent)
+if what in ("kill", "done"):
     os.kill(os.getpid(), int(request.argv[2]))
 if what == "linger":  # like a process behind which a driver clears up: its first thread is gone, the process is not
     def end_when_told():
@@ -127,6 +130,20 @@ def test_who_connects_and_asks_for_nothing_holds_up_nobody(clients: Clients) -> 
     assert clients.server.poll() is None
 
 
+def test_a_request_that_does_not_arrive_whole_takes_no_worker_along(clients: Clients) -> None:
+    first = clients.start("sleep")
+    worker_of(first)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+        caller.settimeout(20)
+        caller.connect(str(clients.socket))
+        socket.send_fds(caller, [b'{"argv": ["sle'], [0, 1, 2])
+        assert caller.recv(4096) == b""
+    second = clients.start("exit", "3")
+    second.communicate(timeout=20)
+    assert second.returncode == 3
+    assert first.poll() is None and clients.server.poll() is None
+
+
 def test_where_no_process_can_be_forked_the_client_does_without_and_the_workers_go_on(
     clients: Clients, tmp_path: Path
 ) -> None:
@@ -141,6 +158,14 @@ def test_where_no_process_can_be_forked_the_client_does_without_and_the_workers_
     third.communicate(timeout=20)
     assert third.returncode == 3
     assert first.poll() is None and clients.server.poll() is None
+
+
+def test_whatever_kills_a_worker_that_is_done_its_client_ends_well(clients: Clients) -> None:
+    client = clients.start("done", str(int(signal.SIGSEGV)))
+    worker = worker_of(client)
+    client.communicate(timeout=20)
+    assert client.returncode == 0
+    assert how_ended(clients.socket.parent, worker) == -signal.SIGSEGV
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])

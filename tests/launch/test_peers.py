@@ -14,6 +14,7 @@ import pytest
 from tiny_recipe import TINY, changed
 
 from runner.faults.records import read_records
+from runner.faults.schedule import post_mortem
 from runner.launch.deaths import Deaths
 from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
 from runner.launch.presence import Roll, WorkerSign
@@ -232,3 +233,21 @@ def test_the_first_to_fail_is_blamed_although_a_peer_is_gone_before_it(
     workers.look()
     ledger.close()
     assert [record.what for record in read_records(run)] == ["rank 0 died (SIGSEGV)"]
+
+
+def test_each_death_before_the_ranks_met_has_a_record_of_its_own_and_counts_as_one_fault(
+    tmp_path: Path,
+) -> None:
+    """Within one second, of one rank; the last two at starts that its launcher does not tell apart."""
+    log = tmp_path / "launcher.log"
+    log.touch()
+    deaths = Deaths(log, tmp_path, "ft_launcher")
+    for pid, restart in ((101, 0), (102, 1), (103, 1)):
+        sign = WorkerSign(pid, rank=1, local_rank=1, restart=restart, attempt="", step=0)
+        deaths.expect(sign, [])
+        death = deaths.add(sign, [])
+        assert death is not None
+        death.seen = 1_800_000_000.1 + pid / 1000
+    deaths.settle(finally_=True)
+    assert len(read_records(tmp_path)) == 3
+    assert post_mortem(tmp_path).startswith("faults that happened (3)\n")

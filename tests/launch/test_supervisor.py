@@ -385,3 +385,25 @@ def test_a_killed_monitor_ends_the_launch_that_makes_no_other_and_the_same_comma
     assert time.monotonic() - began < 30
     assert supervised(layer).wait()[0] == 0
     assert (run.run / "state.json").read_text() == str(expected())
+
+
+@pytest.mark.parametrize("layer", ["ft_launcher", *map(slow, ["none", "inprocess", "ft_launcher+inprocess"])])
+@pytest.mark.parametrize("what", ["sigsegv", *map(slow, ["hang", "leave", "sigstop"])])
+def test_a_rank_that_hangs_or_crashes_when_it_is_done_has_ended_well_and_is_named(supervised, layer, what):
+    hung = "rank 1 hung in its own end: not gone after 6 s .*, and was killed; the run is done on it"
+    said = {
+        "sigsegv": r"rank 1 died \(SIGSEGV\) in its own end; the run is done on it",
+        "sigstop": r"process \d+ .* was stopped \(SIGSTOP\) and is woken",
+    }.get(what, hung)
+    patience = {"ft_launcher": {"rank_heartbeat_timeout": "30s"}} if layer.startswith("ft_launcher") else {}
+    run = supervised(layer, start_timeout="6s" if said == hung else "30s", **patience)
+    run.run.mkdir()
+    (run.run / "end-1").write_text(what)
+    code, _, err = run.wait()
+    assert code == 0, err
+    assert re.search(f"^nvrx-run: {said}", err, re.MULTILINE), err
+    assert (run.run / "state.json").read_text() == str(expected())
+    assert (run.run / "finished.json").exists()
+    assert len(list((run.run / "lives").iterdir())) == 2, "there was nothing to start again for"
+    records = [(record.kind, record.rank) for record in read_records(run.run)]
+    assert records == ([("hang", 1)] if said == hung else [])

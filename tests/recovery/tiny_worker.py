@@ -6,6 +6,7 @@ life goes on from there. So the end is known: for N steps and W ranks, W*N*(N+1)
 TINY_FAULTS: `step:rank:what` separated by commas; each fires once in the run's life, `bug` and `what!` each time.
 """
 
+import atexit
 import ctypes
 import json
 import logging
@@ -88,6 +89,16 @@ def stop_monitor(folder: Path) -> None:
     monitor_process.daemonize_fn = stopped
 
 
+def end_badly(what: str) -> None:
+    """After a run that is done: `leave` hangs in the end of the process group, the others in a hook at exit."""
+    if what == "leave":
+        dist.destroy_process_group = lambda: time.sleep(600)
+    elif what == "hang":
+        atexit.register(time.sleep, 600)
+    else:
+        atexit.register(os.kill, os.getpid(), getattr(signal, what.upper()))
+
+
 def main() -> None:
     die_with_parent(os.getppid())
     recipe = Recipe.model_validate(yaml.safe_load(Path(sys.argv[1]).read_text()), strict=False)
@@ -105,6 +116,8 @@ def main() -> None:
     order: list[str] = []
     if os.environ.get("TINY_STOPPED_MONITOR") == str(rank):
         stop_monitor(folder)
+    if (folder / f"end-{rank}").exists():
+        end_badly((folder / f"end-{rank}").read_text())
 
     def train(life) -> None:
         if "TINY_CENSUS" in os.environ:
