@@ -27,6 +27,7 @@ from runner.ledger.events import (
     StepsRolled,
     TeardownEnded,
 )
+from runner.ledger.refusals import without_refusals
 
 NS = 1_000_000_000
 _FELT_LATER = ("loader_death", "loader_hang")
@@ -149,6 +150,7 @@ def history_of(records: Sequence[Record]) -> History:
     """
     if not records:
         raise ValueError("an empty ledger has no history")
+    records = without_refusals(records)
     launches = _launches(records)
     by_life: dict[str, list[Record]] = defaultdict(list)
     for record in records:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from runner.errors import ExitCode
 from runner.ledger.codec import Record
 from runner.ledger.goodput import Goodput, account
 from runner.ledger.history import NS, History
 from runner.ledger.reader import RunLedger, read_run
+from runner.ledger.refusals import without_refusals
 from runner.ledger.saves import saves_of, snapshots_of
 from runner.ledger.split import KINDS
 from runner.ledger.stragglers import stragglers_of
@@ -25,6 +28,15 @@ MEANING = {
     "idle": "no command was running",
 }
 _BAR = 40
+_MEANINGS: dict[int, str] = {
+    ExitCode.BAD_RECIPE: " (refused)",
+    ExitCode.NO_LOADABLE_CHECKPOINT: " (no loadable checkpoint)",
+    ExitCode.RESTART_BUDGET_SPENT: " (restart budget spent)",
+    ExitCode.NO_PROGRESS: " (no progress)",
+    ExitCode.SAVE_FAILED: " (save failed)",
+    ExitCode.PREEMPTED: " (stopped on request; the same command goes on)",
+}
+"""As in docs/exit-codes.md."""
 
 
 def render(run_folder: Path) -> str:
@@ -40,6 +52,7 @@ def render_ledger(ledger: RunLedger, accounted: tuple[Goodput, History] | None =
     """The summary of a ledger that is already read, and perhaps accounted for."""
     if not ledger.records:
         return f"{ledger.folder}: nothing recorded yet"
+    ledger = replace(ledger, records=without_refusals(ledger.records))
     goodput, history = accounted or account(ledger.records)[:2]
     blocks = [
         _head(ledger, goodput, history),
@@ -121,11 +134,11 @@ def count(number: int, one: str, many: str) -> str:
 
 
 def ending(history: History) -> str:
-    """How a run ended: `finished`, or its exit code."""
+    """How a run ended: `finished`, or its exit code and what that means."""
     code = history.launches[-1].exit_code if history.launches else None
     if code is None:
         return "ended"
-    return "finished" if code == 0 else f"ended with exit code {code}"
+    return "finished" if code == 0 else f"ended with exit code {code}{_MEANINGS.get(code, '')}"
 
 
 def _faults(goodput: Goodput, history: History) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from runner.ledger.events import LaunchStarted, LifeStarted
 from runner.ledger.goodput import Goodput, account
 from runner.ledger.history import NS, History
 from runner.ledger.reader import RunLedger, read_run
+from runner.ledger.refusals import without_refusals
 from runner.ledger.saves import Save, Snapshots, saves_of, snapshots_of
 from runner.ledger.split import Span
 from runner.strictjson import parse
@@ -86,6 +87,7 @@ def view_run(folder: Path) -> RunView:
         from runner.errors import InputError
 
         raise InputError(f"{folder}: the ledger holds nothing yet; ask again when the run has begun")
+    ledger = replace(ledger, records=without_refusals(ledger.records))
     goodput, history, spans = account(ledger.records)
     saves = saves_of(ledger.records)
     label = _label(folder)

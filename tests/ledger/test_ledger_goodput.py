@@ -269,3 +269,28 @@ def test_a_run_that_goes_on_ends_with_its_last_finished_step() -> None:
     lab.step(2)
     goodput, _, _ = account(merge(lab.items))
     assert goodput.going_on and goodput.wall == 3 * NS and goodput.training == pytest.approx(2 / 3)
+
+
+def test_a_refused_command_changes_nothing_of_the_account() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1)
+    lab.finish()
+    lab.launched()
+    before = account(merge(lab.items))
+    lab.wait(60)
+    lab.launch()
+    lab.begin("2", 1, startup=5, load=0)
+    lab.all(LifeEnded("refused", 2, "training.steps: 1 is below the step that the run has reached"))
+    lab.launched(2)
+    assert account(merge(lab.items)) == before
+
+
+def test_a_run_all_of_whose_commands_were_refused_is_accounted_for_all_the_same() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.wait(5)
+    lab.launched(2)
+    goodput, history, _ = account(merge(lab.items))
+    assert goodput.wall == 5 * NS and history.launches[-1].exit_code == 2
