@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 import time
@@ -91,6 +92,14 @@ def read_records(run_folder: Path, *, without: frozenset[str] = frozenset()) -> 
         record for path, record in _files(run_folder) if record is not None and path.name not in without
     ]
     return sorted(records, key=lambda record: record.time)
+
+
+def records_of(run_folder: Path, attempt: str) -> list[FaultRecord]:
+    """The records of one life, oldest first; the files of others are not read."""
+    pattern = f"*-{glob.escape(attempt)}-rank*.json"
+    paths = [path for path in records_folder(run_folder).glob(pattern) if not path.name.startswith(".")]
+    found = [record for path in paths if (record := _record(path)) is not None and record.attempt == attempt]
+    return sorted(found, key=lambda record: record.time)
 
 
 def damaged_records(run_folder: Path) -> list[Path]:

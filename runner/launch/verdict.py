@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runner.errors import ExitCode
-from runner.faults.records import cause_of, read_records
+from runner.faults.records import cause_of, records_of
 from runner.launch.deaths import Death, status_name
 from runner.launch.outcome import Outcome, decide
 from runner.recipe.recipe import Recipe
@@ -90,6 +90,13 @@ def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -
     return Verdict(int(ExitCode.CRASHED), f"{what}; the same command resumes the run", traceback)
 
 
+def why_again(outcomes: list[Outcome], deaths: list[Death], restart: int) -> str:
+    """Why a launcher has started its workers again after their start number `restart` (the first: 0)."""
+    chosen = decide([outcome for outcome in outcomes if outcome.restart == restart])
+    mine = [death for death in deaths if death.sign.restart == restart]
+    return _cause(chosen, Watch(deaths=mine, workers_came=True)) or "a worker failed"
+
+
 def signal_to_launcher(log: Path, pid: int) -> str:
     """The signal that a launcher says has ended it, or nothing. It ends its workers by the same one first."""
     found = re.findall(rf"Process {pid} got signal: (\d+)", log.read_text(encoding="utf-8", errors="replace"))
@@ -125,7 +132,7 @@ def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
 
 def _last_fault(run_folder: Path, life: str) -> str:
     """What ended a life, as far as it is on record: all ranks have ended, and have said what they know."""
-    records = [record for record in read_records(run_folder) if record.attempt == life]
+    records = records_of(run_folder, life)
     return f"; last fault: {cause_of(records)}" if records else ""
 
 

@@ -15,7 +15,7 @@ from runner.launch.outcome import OutcomeReader
 from runner.launch.overdue import OverdueWorkers
 from runner.launch.presence import Roll
 from runner.launch.printing import say
-from runner.launch.verdict import Watch, ended_launcher, killed_launcher
+from runner.launch.verdict import Watch, ended_launcher, killed_launcher, why_again
 from runner.ledger.events import FaultSeen
 from runner.ledger.writer import LedgerWriter
 from runner.recipe import layer_settings
@@ -63,7 +63,7 @@ class Workers:
         )
         self._window = WindowBudget(launcher.window if launcher else None, "recovery.ft_launcher.window")
         self._outcomes, self._ledger = outcomes, ledger
-        self._restarts = 0
+        self._restarts = self._told = 0
         self._hopeless = self._window_spent = ""
 
     def look(self, *, launcher_killed: bool = False) -> None:
@@ -97,6 +97,7 @@ class Workers:
             self._restarts += 1
             self._window.restarted(time.monotonic())
             self._window_spent = self._window_spent or self._window.spent(time.monotonic())
+        self._tell_restarts()
 
     def pids(self) -> set[int]:
         """Processes that have signed as workers, and not left."""
@@ -151,6 +152,14 @@ class Workers:
             fault = killed_launcher(status)
         if fault:
             self._ledger.record(FaultSeen("launcher", fault))
+
+    def _tell_restarts(self) -> None:
+        """Say of each restart what made it necessary, as soon as it is known how the dead have died."""
+        while self._told < self._restarts and all(death.recorded for death in self._deaths.all):
+            what = why_again(self._outcomes.outcomes(), self._deaths.all, self._told)
+            self._told += 1
+            budget = f" of {self._launcher.max_restarts}" if self._launcher is not None else ""
+            say(f"{what}; restart {self._told}{budget} of the workers")
 
     def _end_peers(self, death: Death) -> None:
         """End the workers of this node that are to be respawned because of another's death.

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data._utils.signal_handling import _set_SIGCHLD_handler
 
 from runner.errors import ExitCode, MonitorGoneError, RunError
+from runner.faults.records import cause_of, records_of
 from runner.launch.budget import WindowBudget, startup_pause
 from runner.ledger.events import TeardownEnded
 from runner.recipe.recovery import CombinedRecovery, InprocessRecovery, InprocessSettings
@@ -125,6 +126,8 @@ class InprocessLayer:
         life.last_sign = time.monotonic()
         self.life = life
         setup.life_started(life, iteration=call.iteration)
+        if life.in_process and life.rank == 0:
+            self._tell_restart(call.iteration)
         try:
             self._check_window(life)
             self._train(life)
@@ -135,6 +138,14 @@ class InprocessLayer:
         except BaseException:  # NVRx's interruption has reached this thread: it does not hang any more
             setup.presence.started()
             raise
+
+    def _tell_restart(self, number: int) -> None:
+        """Say what made this restart necessary: all ranks have met since, and have said what they know."""
+        records = records_of(self.setup.run_folder, self._last_failed)
+        what = str(cause_of(records)) if records else "a fault that is not on record"
+        self.setup.log.warning(
+            "restart in process", fault=what, restart=number, of=self.settings.max_restarts
+        )
 
     def _check_window(self, life: WrappedLife) -> None:
         """Stop where restarts came too fast. Rank 0 judges for all: each rank saw them at times of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,6 +22,9 @@ BOTH = [
 ]
 
 
+TOLD = re.compile(r"restart in process|; restart \d+ of \d+ of the workers$")
+
+
 @pytest.mark.slow  # several faults in one run, of every layer: test_fault_matrix.py
 @pytest.mark.parametrize(
     ("layer", "faults"), [("inprocess", EXCEPTION), ("ft_launcher", SIGKILL), ("ft_launcher+inprocess", BOTH)]
@@ -33,6 +37,12 @@ def test_a_run_with_faults_ends_bit_identical_to_one_without(
     assert same(run.state(), undisturbed.state()), done.stdout
     assert run.losses() == undisturbed.losses()
     assert len(run.events("FaultFired")) == len(faults)
+    told = [line for line in (done.stdout + done.stderr).splitlines() if TOLD.search(line)]
+    assert len(told) == len(faults), done.stdout + done.stderr
+    for fault in faults:
+        how = "died (SIGKILL)" if fault["type"] == "sigkill" else "InjectedFault"
+        marks = (f"rank {fault['rank']} ", how, f"after step {fault['step'] - 1}")
+        assert any(all(mark in line for mark in marks) for line in told), (fault, told)
 
 
 @pytest.mark.slow  # likewise
