@@ -32,7 +32,10 @@ def _parser() -> Parser:
         ("--validate", "check recipes: every error of every file, exit 0 or 2"),
         ("--explain", "show every setting, where it comes from, and what follows from it"),
         ("--emit-schema", "print the JSON Schema of recipes (takes no RECIPE)"),
-        ("--emit-command", "print the launcher command of this machine"),
+        (
+            "--emit-command",
+            "print the launcher command of this machine, for use without nvrx-run's supervision",
+        ),
         ("--emit-manifest", "print the Kubernetes objects"),
         ("--emit-data-job", "print the Kubernetes objects of the data step"),
         ("--emit-sbatch", "print a Slurm batch script"),
@@ -222,7 +225,8 @@ def _emit_command(args: argparse.Namespace) -> int:
 
     path = loaded.path.absolute()
     rank, gpus = args.node_rank or 0, max(1, visible_gpus())
-    return _write(args, command_text(loaded.recipe, recipe_path=path, node_rank=rank, nproc=gpus))
+    text = command_text(loaded.recipe, recipe_path=path, overrides=args.overrides, node_rank=rank, nproc=gpus)
+    return _write(args, text)
 
 
 def _emit_manifest(args: argparse.Namespace) -> int:
@@ -243,7 +247,8 @@ def _emit_sbatch(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.emit.sbatch import sbatch_text
 
-    return _write(args, sbatch_text(cast("Recipe", loaded.view), recipe_path=loaded.path.absolute()))
+    recipe, path = cast("Recipe", loaded.view), loaded.path.absolute()
+    return _write(args, sbatch_text(recipe, recipe_path=path, overrides=args.overrides))
 
 
 def _checkpoints(args: argparse.Namespace) -> int:

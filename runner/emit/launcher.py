@@ -11,7 +11,7 @@ import importlib.util
 import math
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ def launcher_argv(
     recipe: Recipe,
     *,
     recipe_path: Path,
+    overrides: Sequence[str] = (),
     node_rank: int = 0,
     nvrx_version: str | None = None,
     rendezvous_endpoint: str | None = None,
@@ -53,6 +54,7 @@ def launcher_argv(
     Args:
         recipe: the run.
         recipe_path: file that the workers read; absolute, unless the workers share the launcher's folder.
+        overrides: `section.key=value` texts that make `recipe` of that file; none where the file is resolved.
         node_rank: index of this node; node 0 hosts the rendezvous.
         nvrx_version: NVRx whose launcher will read this. Default: the installed one, else `cluster.nvrx_version`.
         rendezvous_endpoint: `host:port` of node 0. Default: `cluster.leader`; this machine where there is one node.
@@ -118,8 +120,13 @@ def launcher_argv(
         local_address = "127.0.0.1"  # a laptop's host name need not resolve
     if local_address is not None:
         common.append(f"--local-addr={local_address}")
-    worker = ["--no-python", str(scripts / WORKER_SCRIPT), str(recipe_path)]
+    worker = ["--no-python", str(scripts / WORKER_SCRIPT), str(recipe_path), *override_arguments(overrides)]
     return [str(scripts / launcher), *common, *own, *worker]
+
+
+def override_arguments(overrides: Sequence[str]) -> list[str]:
+    """The arguments that carry overrides on to another command."""
+    return [word for text in overrides for word in ("--set", text)]
 
 
 def torchrun_takes(flag: str) -> bool:
@@ -238,10 +245,23 @@ def _number(value: timedelta) -> str:
     return f"{value.total_seconds():.6f}".rstrip("0").rstrip(".")
 
 
-def command_text(recipe: Recipe, *, recipe_path: Path, node_rank: int = 0, nproc: int | None = None) -> str:
+def command_text(
+    recipe: Recipe,
+    *,
+    recipe_path: Path,
+    overrides: Sequence[str] = (),
+    node_rank: int = 0,
+    nproc: int | None = None,
+) -> str:
     """The launcher command as one line for a shell, for a node of this machine's kind.
 
+    It is what a run here executes, but for the recipe: a run's workers read the resolved copy in its folder, these the
+    file that the user wrote, with the same overrides.
+
     Args:
-        recipe, recipe_path, node_rank, nproc: as of `launcher_argv`.
+        recipe, recipe_path, overrides, node_rank, nproc: as of `launcher_argv`.
     """
-    return shlex.join(launcher_argv(recipe, recipe_path=recipe_path, node_rank=node_rank, nproc=nproc))
+    argv = launcher_argv(
+        recipe, recipe_path=recipe_path, overrides=overrides, node_rank=node_rank, nproc=nproc
+    )
+    return shlex.join(argv)

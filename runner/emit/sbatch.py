@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import __version__
+from runner.emit.launcher import override_arguments
 from runner.emit.names import JOB, LEADER
 from runner.errors import ExitCode
 from runner.recipe.derived import node_shape, processes_per_node
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _NOTICE_MARGIN = 60  # seconds between the end of the longest stop and the end of the allocation
 
 
-def sbatch_text(recipe: Recipe, *, recipe_path: Path) -> str:
+def sbatch_text(recipe: Recipe, *, recipe_path: Path, overrides: Sequence[str] = ()) -> str:
     """The script.
 
     `--kill-on-bad-exit=0` keeps the other nodes' launchers alive when one ends, so that they can take a replaced node
@@ -28,11 +30,13 @@ def sbatch_text(recipe: Recipe, *, recipe_path: Path) -> str:
     Args:
         recipe: the run.
         recipe_path: file that every node sees.
+        overrides: `section.key=value` texts that make `recipe` of that file.
     """
     cluster = recipe.cluster
     shape = node_shape(recipe)
     ranks = processes_per_node(recipe)
     gpus = 0 if cluster.accelerator == "cpu" else (ranks or (shape.gpus if shape else 0))
+    command = shlex.join(["nvrx-run", str(recipe_path), *override_arguments(overrides)])
     notice = math.ceil(recipe.recovery.stop_timeout.total_seconds()) + _NOTICE_MARGIN
     options = {
         "job-name": recipe.name,
@@ -59,7 +63,7 @@ def sbatch_text(recipe: Recipe, *, recipe_path: Path) -> str:
             f"{JOB}=$SLURM_JOB_ID",
             f"export {LEADER} {JOB}",
             "code=0",
-            f"srun --kill-on-bad-exit=0 --wait=0 nvrx-run {shlex.quote(str(recipe_path))} || code=$?",
+            f"srun --kill-on-bad-exit=0 --wait=0 {command} || code=$?",
             "# Asked to stop before the end of the allocation, and saved: the run goes on in the next one.",
             f'if [ "$code" = {int(ExitCode.PREEMPTED)} ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
             'exit "$code"',

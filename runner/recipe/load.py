@@ -108,8 +108,11 @@ def load_recipe(
     return loaded
 
 
-def read_resolved(path: str | Path) -> Recipe:
-    """A recipe that `runner.recipe.resolve.dump` wrote, after it was checked where the run started.
+def read_resolved(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe that was checked where the run started: what `runner.recipe.resolve.dump` wrote.
+
+    Where workers are started by hand, with the command of `--emit-command`, it is the recipe as its author wrote it,
+    with `overrides` and with `${NAME}` filled in; in what `dump` wrote none is left.
 
     Types are checked again; the rules are not: they speak about the recipe as its author wrote it, and a path that is
     right on this machine need not be so in the pods that it also describes.
@@ -117,7 +120,7 @@ def read_resolved(path: str | Path) -> Recipe:
     Raises:
         RecipeErrors: the file is not what was written.
     """
-    root, problems = read_layers(Path(path), (), {})
+    root, problems = read_layers(Path(path), overrides)
     checker = TypeChecker(table())
     view = checker.recipe(root)
     if problems or checker.problems:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from runner.launch.terminal import take_terminal
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.load import read_resolved
 from runner.recipe.recipe import Recipe
+from runner.recipe.resolve import resolve
 from runner.recovery.run import run_with_recovery
 from runner.train.data.source import DataPreparation
 from runner.train.data.tokenizer import load_tokenizer
@@ -49,17 +51,18 @@ def preload(recipe_path: Path) -> None:
         return  # the first worker meets the same error and reports it as its own
 
 
-def work(recipe_path: Path, presence: Presence) -> int:
+def work(recipe_path: Path, overrides: Sequence[str], presence: Presence) -> int:
     """Train one rank to the end of the run; returns the product's exit code.
 
     Args:
-        recipe_path: the resolved recipe.
+        recipe_path: the resolved recipe; under a launcher that was started by hand, the one that the user wrote.
+        overrides: `section.key=value` texts on the latter.
         presence: tells the supervisor how far this worker is.
 
     Raises:
         SystemExit: the run is not done; the code says why.
     """
-    recipe = read_resolved(recipe_path)
+    recipe = resolve(read_resolved(recipe_path, overrides), cwd=Path.cwd())
     rank = int(os.environ["RANK"])
     name_semaphores(current_run_id(recipe.name))
     take_terminal(rank)

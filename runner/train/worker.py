@@ -1,4 +1,4 @@
-"""`nvrx-worker RECIPE`: what a launcher starts for each rank.
+"""`nvrx-worker RECIPE [--set KEY=VALUE]...`: what a launcher starts for each rank.
 
 Where the supervisor runs a fork server, this process stays a thin client of it; else it does the work itself.
 `nvrx-worker --fork-server SOCKET RECIPE` is that server. No torch is imported before it is needed.
@@ -12,6 +12,7 @@ import faulthandler
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from runner.launch.control import START_TIMEOUT
@@ -22,18 +23,32 @@ from runner.launch.presence import Presence
 from runner.launch.process import die_with_parent
 
 _SERVE = "--fork-server"
+_USAGE = """usage: nvrx-worker RECIPE [--set KEY=VALUE]...
+One rank of a run. It is started by nvrx-run, or by the torchrun or ft_launcher of `nvrx-run --emit-command`, which tell
+it its rank; by hand, use nvrx-run.
+"""
 
 
 def main() -> int:
     """Entry point; returns the exit code in the product's terms."""
     if len(sys.argv) == 4 and sys.argv[1] == _SERVE:
         return _serve(Path(sys.argv[2]), sys.argv[3])
-    if len(sys.argv) != 2:
-        sys.stderr.write("usage: nvrx-worker RECIPE (started by nvrx-run, torchrun or ft_launcher)\n")
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        sys.stdout.write(_USAGE)
+        return 0
+    if arguments(sys.argv[1:]) is None or "RANK" not in os.environ:
+        sys.stderr.write(_USAGE)
         return 2
     server = os.environ.get(SOCKET)
     with _launchers_port():
         return run_as_client(server, _work) if server else _work()
+
+
+def arguments(words: Sequence[str]) -> tuple[Path, Sequence[str]] | None:
+    """The recipe and the overrides on it; None where `words` are no arguments of a worker."""
+    if not words or words[0].startswith("-") or len(words) % 2 == 0 or {*words[1::2]} - {"--set"}:
+        return None
+    return Path(words[0]), words[2::2]
 
 
 def _launchers_port() -> contextlib.AbstractContextManager[object]:
@@ -61,7 +76,9 @@ def _work() -> int:
     try:
         from runner.train.work import work
 
-        return work(Path(sys.argv[1]), presence)
+        given = arguments(sys.argv[1:])
+        assert given is not None  # `main` has looked
+        return work(*given, presence)
     finally:
         if presence.importing:  # what ended it is told by its exit status and what it has printed
             presence.leave()

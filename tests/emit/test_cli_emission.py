@@ -10,6 +10,11 @@ import yaml
 
 from runner.cli import main
 from runner.errors import ExitCode
+from runner.launch.place import Place
+from runner.recipe.load import load_recipe, read_resolved
+from runner.recipe.resolve import resolve
+from runner.train.worker import arguments
+from runner.train.worker import main as worker
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 LLAMA, QUICK = str(RECIPES / "llama8b-async-combined.yaml"), str(RECIPES / "quickstart.yaml")
@@ -57,9 +62,63 @@ def test_command_of_another_node_needs_to_know_the_leader(capsys: pytest.Capture
     argv = shlex.split(capsys.readouterr().out)
     assert Path(argv[0]).name == "ft_launcher"
     assert {"--nnodes=2", "--nproc-per-node=8", "--node-rank=1", "--rdzv-endpoint=a:29500"} <= set(argv)
-    assert argv[-1] == LLAMA
+    assert argv[-3:] == [LLAMA, "--set", "cluster.leader=a"]
     with pytest.raises(SystemExit):
         main(["--emit-manifest", LLAMA, "--node-rank", "1"])
+
+
+def layered(folder: Path) -> Path:
+    """A recipe in two layers that takes its name from the environment."""
+    base = folder / "the base.yaml"
+    base.write_text(f"extends: {QUICK}\ntraining: {{steps: 40}}\noutput: {{folder: 'runs/base'}}\n")
+    recipe = folder / "own.yaml"
+    recipe.write_text("extends: the base.yaml\nname: ${OWN_NAME}\ncheckpoint: {every: 10}\n")
+    return recipe
+
+
+OVERRIDES = ("training.seed=7", "output={folder: 'runs/${OWN_NAME} $HOME \"x\"'}", "faults.count=0")
+
+
+def test_workers_of_the_printed_command_train_what_was_asked_for_as_a_run_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OWN_NAME", "mine")
+    path = layered(tmp_path)
+    asked = resolve(load_recipe(path, OVERRIDES).recipe, cwd=tmp_path)
+    assert (asked.name, asked.training.seed) == ("mine", 7)
+    assert str(asked.run_folder) == f'{tmp_path}/runs/mine $HOME "x"'
+    sets = [word for text in OVERRIDES for word in ("--set", text)]
+    assert main(["--emit-command", "own.yaml", *sets]) == ExitCode.DONE
+    argv = shlex.split(capsys.readouterr().out)
+    start = argv.index(str(path))
+    assert argv[:start] == Place(0, None, None).argv(asked, path)[:-1]
+    given = arguments(argv[start:])
+    assert given is not None
+    assert resolve(read_resolved(*given), cwd=tmp_path) == asked
+
+
+def test_batch_script_passes_overrides_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [word for text in OVERRIDES[::2] for word in ("--set", text)]
+    assert main(["--emit-sbatch", QUICK, *sets, "--set", "name=it-s", "--set", "faults.types=['hang']"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("srun ")]
+    words = shlex.split(line.removesuffix(" || code=$?"))
+    assert words[words.index("nvrx-run") + 1 :] == [
+        QUICK, *sets, "--set", "name=it-s", "--set", "faults.types=['hang']"
+    ]  # fmt: skip
+
+
+def test_worker_started_by_hand_says_how_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    for words, code in (
+        (["--help"], 0), ([], 2), ([QUICK], 2), ([QUICK, "--set"], 2), ([QUICK, "--verbose", "x"], 2),
+    ):  # fmt: skip
+        monkeypatch.setattr("sys.argv", ["nvrx-worker", *words])
+        assert worker() == code
+        captured = capsys.readouterr()
+        assert (captured.out or captured.err).startswith("usage: nvrx-worker RECIPE [--set KEY=VALUE]...")
 
 
 def test_slurm_script_and_data_job_are_there(capsys: pytest.CaptureFixture[str]) -> None:

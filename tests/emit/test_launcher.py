@@ -76,7 +76,7 @@ def many_settings(version: str) -> list[str]:
         cluster={"nodes": 3, "rendezvous_port": 29611},
     )  # fmt: skip
     return launcher_argv(
-        recipe, recipe_path=Path("/etc/nvrx/recipe.yaml"), node_rank=1, nvrx_version=version,
+        recipe, recipe_path=Path("/etc/nvrx/recipe.yaml"), overrides=["a.b=c d"], node_rank=1, nvrx_version=version,
         rendezvous_endpoint="job-0.job:29611", local_address="job-1.job", run_id="job", bin_dir=Path("/opt/bin"),
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def test_real_parser_of_each_release_reads_what_the_recipe_says(version: str) ->
     assert (conf["join_timeout"], conf["read_timeout"]) == ("450", "300")
     assert ("store_connect_wait_seconds" in conf) == (version >= "0.6")
     assert seen == {
-        "command": ["/opt/bin/nvrx-worker", "/etc/nvrx/recipe.yaml"], "nodes": [3, 3], "ranks": 2,
+        "command": ["/opt/bin/nvrx-worker", "/etc/nvrx/recipe.yaml", "--set", "a.b=c d"], "nodes": [3, 3], "ranks": 2,
         "endpoint": "job-0.job:29611", "run_id": "job", "restarts": 7, "term": 95, "stop": 2, "monitor": 0.2,
         "heartbeat": 180, "first_heartbeat": 250.5, "check": 0.25, "signal": "SIGKILL", "nic": False,
         "look": 7, "nic_check": False, "no_progress": 0, "local": "job-1.job",
@@ -114,14 +114,15 @@ def test_real_parser_of_each_release_reads_what_the_recipe_says(version: str) ->
 def test_real_torchrun_parser_reads_what_the_recipe_says() -> None:
     recipes = [tiny(recovery={"layer": layer}) for layer in LAYERS[:2]]
     commands = [
-        launcher_argv(recipe, recipe_path=Path("/r.yaml"), bin_dir=Path("/opt/bin")) for recipe in recipes
+        launcher_argv(recipe, recipe_path=Path("/r.yaml"), overrides=["name=x"], bin_dir=Path("/opt/bin"))
+        for recipe in recipes
     ]
     both = parse(_PARSE_TORCHRUN, commands, dict(os.environ))
     assert len(both) == 2
     for seen in both:
         assert seen.pop("conf")["is_host"] == "1"
         assert seen == {
-            "command": ["/opt/bin/nvrx-worker", "/r.yaml"], "nodes": [1, 1], "ranks": 2,
+            "command": ["/opt/bin/nvrx-worker", "/r.yaml", "--set", "name=x"], "nodes": [1, 1], "ranks": 2,
             "endpoint": "127.0.0.1:29500", "run_id": "tiny", "restarts": 0, "monitor": 0.1, "local": "127.0.0.1",
         }  # fmt: skip
 
