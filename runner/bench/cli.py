@@ -21,6 +21,7 @@ from runner.bench.suite import OWN, Suite, load_suite
 from runner.errors import ExitCode, InputError, RunError, in_another_locale, no_room, storage_error
 from runner.launch.lock import Held, take_lock
 from runner.launch.signals import put_back
+from runner.recipe import render
 from runner.recipe.problems import Problem
 from runner.recipe.words import close_matches
 from runner.report.summary import seconds, table
@@ -95,10 +96,12 @@ def _bench(arguments: argparse.Namespace) -> int:
     cells = [cell for cell in every if fnmatch.fnmatchcase(cell.name, arguments.only)]
     if not cells:
         raise InputError(f"{arguments.suite}: no cell's name matches {arguments.only!r}; --list shows them")
-    group_timeouts = _check(cells)
+    group_timeouts, doubts = _check(cells)
     gpus = gpu_count()
     if arguments.list:
         _list(cells, out, gpus)
+        for problem, names in doubts.items():
+            write_out(f"\ncell {names[0]}{_others(len(names) - 1)}:\n{render.text([problem])}\n")
         return ExitCode.DONE
     with _alone(out):
         results = [
@@ -151,26 +154,37 @@ def _say(text: str) -> None:
         go_on_unread()
 
 
-def _check(cells: Sequence[Cell]) -> dict[str, float]:
-    """Check every cell's recipe before the first one runs; cell -> its process-group timeout, seconds."""
-    from runner.recipe import render
+def _check(cells: Sequence[Cell]) -> tuple[dict[str, float], dict[Problem, list[str]]]:
+    """Check every cell's recipe before the first one runs.
+
+    Returns:
+        Cell -> its process-group timeout, seconds; warnings, each with the cells that it is about.
+
+    Raises:
+        InputError: a recipe is wrong.
+    """
     from runner.recipe.load import check_tree
 
     timeouts: dict[str, float] = {}
     wrong: dict[Problem, list[str]] = {}  # in which cells
+    doubts: dict[Problem, list[str]] = {}
     for cell in cells:
         assert cell.tree is not None
         loaded, problems = check_tree(Path(cell.name), cell.tree, cell.found)
         for problem in problems:
-            if problem.severity == "error":
-                wrong.setdefault(_meant(problem)._replace(involved=()), []).append(cell.name)
+            if (
+                problem.code == "R606" and cell.restart == "kubernetes"
+            ):  # which survives by starting the job again
+                continue
+            of_its_kind = wrong if problem.severity == "error" else doubts
+            of_its_kind.setdefault(_meant(problem)._replace(involved=()), []).append(cell.name)
         if loaded is not None:
             timeouts[cell.name] = loaded.recipe.recovery.process_group_timeout.total_seconds()
     if wrong:
         raise InputError("\n".join(
             f"cell {names[0]}{_others(len(names) - 1)}:\n{render.text([problem])}" for problem, names in wrong.items()
         ))  # fmt: skip
-    return timeouts
+    return timeouts, doubts
 
 
 def _meant(problem: Problem) -> Problem:
@@ -226,7 +240,11 @@ def _report(results: Sequence[CellResult], out: Path) -> None:
         return
     for view in views:
         write_report([view], out / "report" / view.name)
-    page = write_report(views, out / "report", pages=[f"{view.name}/index.html" for view in views])
+    pages = [f"{view.name}/index.html" for view in views]
+    missing = [
+        (r.name, f"{r.status}: {r.note}" if r.note else r.status) for r in results if r.status != "done"
+    ]
+    page = write_report(views, out / "report", pages=pages, missing=missing)
     _say(f"\nreport: {page}")
 
 

@@ -226,13 +226,19 @@ def side_by_side(views: Sequence[RunView]) -> str:
 
 
 def write_report(
-    views: Sequence[RunView], out: Path, *, refresh: int = 0, pages: Sequence[str] | None = None
+    views: Sequence[RunView],
+    out: Path,
+    *,
+    refresh: int = 0,
+    pages: Sequence[str] | None = None,
+    missing: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Write page, figures (SVG, PNG) and tables (CSV, JSON) to `out`; returns the page's path. Needs matplotlib.
 
     Args:
         refresh: seconds after which a browser loads a run's page again; 0: never.
         pages: of several runs, the address of each one's own page, relative to `out`.
+        missing: runs that belong beside these, by name, and why they are not here.
     """
     from runner.report.compare import COLUMNS, comparison_figures, comparison_rows
     from runner.report.figures import figures_of
@@ -254,14 +260,14 @@ def write_report(
             "steps.csv": steps_csv(view),
             "recoveries.csv": recoveries_csv(view),
             "saves.csv": saves_csv(view),
-            "index.html": run_page(view, svgs, now=now, refresh=refresh),
+            "index.html": run_page(view, svgs, now=now, refresh=refresh, missing=missing),
         }
     else:
         rows = comparison_rows(views)
         files = {
             "comparison.json": json.dumps([run_json(view) for view in views], indent=1),
             "comparison.csv": table_csv(COLUMNS, rows),
-            "index.html": comparison_page(views, svgs, now=now, pages=pages),
+            "index.html": comparison_page(views, svgs, now=now, pages=pages, missing=missing),
         }
     for name, text in files.items():
         _replace(out / name, _as_utf8(text))

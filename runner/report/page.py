@@ -16,7 +16,7 @@ from runner.report.palette import KIND_COLOUR, LAYER_NAME
 from runner.report.published import EFFICIENCY, LAYERS, SOURCE
 from runner.report.shell import cards, download, drawing, html_table, page
 from runner.report.startup import startup_rows
-from runner.report.summary import MEANING, count, ending, hundred, percent, seconds
+from runner.report.summary import MEANING, count, ending, hundred, part_of, percent, seconds
 from runner.report.tables import recoveries_csv, run_json, saves_csv, steps_csv, table_csv
 from runner.report.view import RunView
 
@@ -36,8 +36,15 @@ CAPTIONS = {
 }
 
 
-def run_page(view: RunView, svgs: Mapping[str, str], *, now: datetime, refresh: int = 0) -> str:
-    """The page of one run, figures embedded."""
+def run_page(
+    view: RunView,
+    svgs: Mapping[str, str],
+    *,
+    now: datetime,
+    refresh: int = 0,
+    missing: Sequence[tuple[str, str]] = (),
+) -> str:
+    """The page of one run, figures embedded; `missing` names runs that belong beside it, and why they are not here."""
     goodput = view.goodput
     sections = [("split", "Where the wall time went", _split(view, svgs))]
     if "loss" in svgs:
@@ -63,6 +70,7 @@ def run_page(view: RunView, svgs: Mapping[str, str], *, now: datetime, refresh: 
         )
         advice += "after Vaidya 1998 and Di et al. 2017.</p>"
         sections.append(("intervals", "How often to save", advice))
+    sections += _missing(missing)
     sections.append(("data", "Data and versions", _data(view)))
     state = "goes on, or was lost without an end" if goodput.going_on else ending(view.history)
     lead = (
@@ -73,15 +81,21 @@ def run_page(view: RunView, svgs: Mapping[str, str], *, now: datetime, refresh: 
 
 
 def comparison_page(
-    views: Sequence[RunView], svgs: Mapping[str, str], *, now: datetime, pages: Sequence[str] | None = None
+    views: Sequence[RunView],
+    svgs: Mapping[str, str],
+    *,
+    now: datetime,
+    pages: Sequence[str] | None = None,
+    missing: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """The page of several runs; `pages` are the addresses of their own pages."""
+    """The page of several runs. `pages`: addresses of their own; `missing`: those left out, and why."""
     rows = comparison_rows(views)
     names = [escape(view.name) for view in views]
     if pages is not None:
         names = [f'<a href="{escape(at)}">{name}</a>' for name, at in zip(names, pages, strict=True)]
     shown = [(name, *row[1:]) for name, row in zip(names, rows, strict=True)]
     sections = [("table", "Runs", html_table(COLUMNS, shown, text=("layer", "saves"), raw_first=True))]
+    sections += _missing(missing)
     headings = {
         "layers": "Recovery layers",
         "efficiency_by_interval": "Efficiency by save interval",
@@ -100,6 +114,13 @@ def comparison_page(
         "model, other machines and another storage: compare how modes and layers stand to each other."
     )
     return page("Comparison of runs", lead, sections)
+
+
+def _missing(missing: Sequence[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    """A section on the runs that a reader would look for in vain."""
+    if not missing:
+        return []
+    return [("missing", "Not here", html_table(("run", "why"), missing, text=("why",)))]
 
 
 def _date(at: int) -> str:
@@ -175,9 +196,9 @@ def _faults(view: RunView) -> str:
             r.cause if len(r.cause) < 60 else r.cause[:57] + "...",
             ", ".join(str(step) for _, _, step, _ in r.faults) or "-",
             r.by,
-            *(seconds(r.parts[part]) for part in parts),
+            *(part_of(r, part) for part in parts),
             seconds(r.total) if r.finished else "not yet",
-            str(r.lost),
+            str(r.lost) if r.by != "none" else "-",
             "-" if r.resumed is None else f"{r.resumed} ({r.source or '?'})",
         )
         for r in recoveries

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.errors import ExitCode
 from runner.ledger.codec import Record
-from runner.ledger.goodput import Goodput, account
+from runner.ledger.goodput import Goodput, Recovery, account
 from runner.ledger.history import NS, History
 from runner.ledger.reader import RunLedger, read_run
 from runner.ledger.refusals import without_refusals
@@ -155,11 +155,9 @@ def _faults(goodput: Goodput, history: History) -> str:
                 seconds(p["detection"]),
                 seconds(p["teardown"]),
                 *((seconds(p["idle"]),) if _any_idle(goodput) else ()),
-                seconds(p["startup"]),
-                seconds(p["load"]),
-                seconds(p["step"]),
+                *(part_of(r, part) for part in ("startup", "load", "step")),
                 seconds(r.total) if r.finished else "-",
-                str(r.lost),
+                str(r.lost) if r.by != "none" else "-",
                 f"{r.resumed} ({r.source or '?'})" if r.resumed is not None else "-",
             )
         )
@@ -169,6 +167,12 @@ def _faults(goodput: Goodput, history: History) -> str:
         "steps lost", "resumed after",
     )  # fmt: skip
     return "Faults and recoveries\n" + table(header, rows)
+
+
+def part_of(recovery: Recovery, part: str) -> str:
+    """How long a part of a recovery took; a dash for what has not begun, where nothing came after the fault."""
+    begun = recovery.by != "none" or recovery.parts[part] or part in ("detection", "teardown")
+    return seconds(recovery.parts[part]) if begun else "-"
 
 
 def _cut(text: str, most: int) -> str:

@@ -366,7 +366,7 @@ def test_cells_that_need_more_gpus_are_left_out_aloud(
         main([str(SUITES / "article-async.yaml"), "--out", str(tmp_path), "--only", "gpus-8-*", "--list"])
         == 0
     )
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert len(lines) > 2
     assert all("needs 8 GPUs" in line or "to run" in line for line in lines[2:])
 
@@ -408,3 +408,16 @@ def test_that_nobody_can_read_the_progress_is_told_once(
     assert capsys.readouterr().err == (
         "nvrx-bench: standard output is closed; open it, e.g. with >/dev/null; the cells go on\n"
     )
+
+
+def test_the_list_warns_of_cells_whose_layer_survives_no_fault_but_not_of_the_imitated_baseline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    laptop = (SUITES / "laptop.yaml").read_text()
+    suite = tmp_path / "laptop.yaml"
+    suite.write_text(laptop.replace("recipe: ..", f"recipe: {SUITES.parent}"))
+    assert main([str(suite), "--list", "--out", str(tmp_path / "out")]) == 0
+    assert "R606" not in capsys.readouterr().out
+    suite.write_text(suite.read_text().replace("restart: kubernetes", "restart: never"))
+    assert main([str(suite), "--list", "--out", str(tmp_path / "out")]) == 0
+    assert "cell faults-kubernetes:\n" in (out := capsys.readouterr().out) and "warning[R606]" in out

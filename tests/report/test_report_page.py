@@ -22,6 +22,7 @@ from PIL import Image
 
 from runner.report import cli
 from runner.report.cli import main
+from runner.report.view import view_run
 
 needs_browser = pytest.mark.skipif(
     chromium() is None, reason="no Chromium here (Debian: apt-get install chromium)"
@@ -92,6 +93,15 @@ def test_the_page_of_several_runs_shows_the_three_figures_with_published_values(
     assert {"14.7", "29.6", "99.8"} <= set(texts["figure-efficiency_by_interval"])
     assert {"59.0", "99.2", "60.3"} <= set(texts["figure-efficiency_by_scale"])
     assert "Kubernetes (imitated)" in seen["text"]
+
+
+@pytest.mark.parametrize("here", [1, 2])
+def test_a_page_names_the_runs_that_are_missing_from_it(runs: Path, tmp_path: Path, here: int) -> None:
+    views = [view_run(path) for path in sorted(runs.iterdir())[:here]]
+    missing = [("faults-none", "failed: exit code 1 <again>")]
+    text = cli.write_report(views, tmp_path / "report", missing=missing).read_text()
+    assert "Not here" in text and "faults-none" in text and "exit code 1 &lt;again&gt;" in text
+    assert "Not here" not in cli.write_report(views, tmp_path / "report").read_text()
 
 
 def test_tables_and_figures_lie_beside_the_page_and_agree_with_the_split(runs: Path, tmp_path: Path) -> None:

@@ -81,3 +81,17 @@ def test_the_cost_of_a_summary_grows_with_the_run_not_with_its_square(tmp_path: 
         assert f"{steps} useful" in render(run)
         costs.append(time.thread_time() - begin)
     assert costs[1] < 8 * 2.5 * costs[0] + 1
+
+
+def test_what_has_not_begun_after_a_fault_that_ended_the_run_is_no_zero(tmp_path: Path) -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    for step in (1, 2):
+        lab.step(step)
+    lab.wait(3)
+    lab.at(-1, FaultSeen("none", "rank 1 died (SIGKILL)"))
+    lab.wait(1)
+    lab.launched(1)
+    (row,) = [line for line in render(lab.write(tmp_path)).splitlines() if "rank 1 died" in line]
+    assert row.split()[-6:] == ["-"] * 6, "start-up, load, first step, recovery, steps lost, resumed after"
