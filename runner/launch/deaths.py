@@ -89,7 +89,8 @@ class Deaths:
         It may say how this one ended before the end itself is seen here: on a busy machine a look comes late.
         """
         self._said_before[sign.pid] = len(self._said(sign.local_rank))
-        self._before_it[sign.pid] = len(self.all), outcomes
+        if not self._alone:  # else the launcher's count of restarts tells two starts apart
+            self._before_it[sign.pid] = len(self.all), outcomes
 
     def in_order(self, gone: list[WorkerSign]) -> list[WorkerSign]:
         """Workers that vanished between two looks, those first that nobody ended.
@@ -171,7 +172,7 @@ class Deaths:
 
     def _no_life(self, death: Death) -> str:
         """What the deaths of one start have in common in their records, and no others, where its ranks had not met."""
-        start = death.sign.restart, self._before_it.get(death.sign.pid, (len(self.all), []))[0]
+        start = death.sign.restart, self._before_it.get(death.sign.pid, (0, []))[0]
         return self._unmet.setdefault(start, f"{NO_LIFE}{round(death.seen * 1000):x}")
 
     def hopeless(self) -> str:

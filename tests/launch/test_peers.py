@@ -235,13 +235,30 @@ def test_the_first_to_fail_is_blamed_although_a_peer_is_gone_before_it(
     assert [record.what for record in read_records(run)] == ["rank 0 died (SIGSEGV)"]
 
 
+@pytest.mark.parametrize("said", [False, True])
+def test_who_signs_late_and_is_ended_because_a_peer_has_failed_is_not_to_blame(
+    tmp_path: Path, said: bool
+) -> None:
+    """On a busy machine a rank may fail in its start before another has signed at all."""
+    log = tmp_path / "launcher.log"
+    log.touch()
+    deaths = Deaths(log, tmp_path, "ft_launcher")
+    first, late = (WorkerSign(100 + rank, rank, rank, restart=2, attempt="", step=0) for rank in (1, 0))
+    failed = Outcome(1, "rank 1: ValueError", rank=1, step=0, attempt="none-1", restart=2)
+    outcomes = [failed] if said else []
+    deaths.expect(first, [])
+    assert said or deaths.add(first, []) is not None
+    deaths.expect(late, outcomes)
+    assert deaths.add(late, outcomes) is None
+
+
 def test_each_death_before_the_ranks_met_has_a_record_of_its_own_and_counts_as_one_fault(
     tmp_path: Path,
 ) -> None:
     """Within one second, of one rank; the last two at starts that its launcher does not tell apart."""
     log = tmp_path / "launcher.log"
     log.touch()
-    deaths = Deaths(log, tmp_path, "ft_launcher")
+    deaths = Deaths(log, tmp_path, "ft_launcher", alone=False)
     for pid, restart in ((101, 0), (102, 1), (103, 1)):
         sign = WorkerSign(pid, rank=1, local_rank=1, restart=restart, attempt="", step=0)
         deaths.expect(sign, [])
