@@ -407,3 +407,26 @@ def test_a_rank_that_hangs_or_crashes_when_it_is_done_has_ended_well_and_is_name
     assert len(list((run.run / "lives").iterdir())) == 2, "there was nothing to start again for"
     records = [(record.kind, record.rank) for record in read_records(run.run)]
     assert records == ([("hang", 1)] if said == hung else [])
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_while_it_leaves_with_a_fault_is_killed_and_the_run_goes_on(supervised):
+    """Its peers wait for it in a collective meanwhile, for as long as a heartbeat may take."""
+    run = supervised(
+        "ft_launcher",
+        "5:1:exception",
+        start_timeout="6s",
+        process_group_timeout="70s",
+        ft_launcher={"rank_heartbeat_timeout": "60s", "initial_rank_heartbeat_timeout": "60s"},
+    )
+    run.run.mkdir()
+    (run.run / "end-1").write_text("hang")
+    began = time.monotonic()
+    code, _, err = run.wait()
+    assert code == 0, err
+    hung = "nvrx-run: rank 1 hung in its own end: not gone after 6 s (recovery.start_timeout), and was killed"
+    assert err.splitlines() == [hung, hung + "; the run is done on it"]
+    assert time.monotonic() - began < 60
+    assert (run.run / "state.json").read_text() == str(expected())
+    causes = [record.what for record in read_records(run.run) if not record.consequence]
+    assert causes[0] == "ValueError: exception at step 5" and len(causes) == 2
