@@ -425,7 +425,7 @@ def test_a_rank_that_hangs_while_it_leaves_with_a_fault_is_killed_and_the_run_go
     code, _, err = run.wait()
     assert code == 0, err
     hung = "nvrx-run: rank 1 hung in its own end: not gone after 6 s (recovery.start_timeout), and was killed"
-    assert err.splitlines() == [hung, hung + "; the run is done on it"]
+    assert {hung, hung + "; the run is done on it"} <= set(err.splitlines())
     assert time.monotonic() - began < 60
     assert (run.run / "state.json").read_text() == str(expected())
     causes = [record.what for record in read_records(run.run) if not record.consequence]
