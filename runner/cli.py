@@ -233,14 +233,27 @@ def _emit_manifest(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.emit.manifest import emit_manifest
 
-    return _write(args, emit_manifest(cast("Recipe", loaded.view)))
+    recipe = cast("Recipe", loaded.view)
+    text = emit_manifest(recipe)
+    _tell_doubts(recipe)
+    return _write(args, text)
+
+
+def _tell_doubts(recipe: Recipe) -> None:
+    from runner.emit.doubts import doubts
+
+    for doubt in doubts(recipe):
+        complain(f"nvrx-run: warning: {doubt}")
 
 
 def _emit_data_job(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.emit.data_job import emit_data_job
 
-    return _write(args, emit_data_job(cast("Recipe", loaded.view)))
+    recipe = cast("Recipe", loaded.view)
+    text = emit_data_job(recipe)
+    _tell_doubts(recipe)
+    return _write(args, text)
 
 
 def _emit_sbatch(args: argparse.Namespace) -> int:

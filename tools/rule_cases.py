@@ -113,6 +113,7 @@ CASES: dict[str, Case] = {
     "R731": (SYNC, ("output.live.prometheus_port=29500",)),
     "R732": (SYNC, ("cluster.kubernetes.image=registry.example:443/Team/nvrx-run:0.1.0",)),
     "R733": (SYNC, ("cluster.kubernetes.patches={ConfigMap: {data: {recipe.yaml: 'name: another'}}}",)),
+    "R734": (SYNC, ("cluster.kubernetes.image=registry.example/nvrx-run:latest",)),
     "R801": (INPROCESS, ("cluster.nvrx_version=0.7.0",)),
     "R803": (FT, ("cluster.nvrx_version=0.4.0",)),
     "R802": (INPROCESS, ("cluster.nccl_version=2.28.5",)),

@@ -10,7 +10,7 @@ from runner import __version__
 from runner.emit.checks import check_objects
 from runner.emit.environment import SCRATCH, secret_entries
 from runner.emit.findings import ManifestErrors
-from runner.emit.manifest import kubernetes_section, patched, shared_objects
+from runner.emit.manifest import kubernetes_section, patched, removal, shared_objects
 from runner.emit.names import RECIPE_FILE, RECIPE_FOLDER, Names, make_names
 from runner.emit.pod import confined_container, confined_pod, volume_claim
 from runner.emit.policy import CONTAINER, failure_policy
@@ -37,6 +37,7 @@ def emit_data_job(recipe: Recipe) -> str:
         f"# {name}: made by nvrx-run {__version__} --emit-data-job; do not edit, change the recipe.\n"
         f"# Start: kubectl apply -f FILE\n"
         f"# Wait:  kubectl -n {namespace} wait --for=condition=complete --timeout=-1s job/{name}\n"
+        + removal(objects)
         + documents(objects)
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,7 @@ def emit_manifest(recipe: Recipe) -> str:
         ManifestErrors: everything that the recipe lacks for it, or that the objects would be refused for.
     """
     objects = manifest_objects(recipe)
-    job_name = objects[-1]["metadata"]["name"]
-    return _header(recipe, job_name) + documents(objects)
+    return _header(recipe, objects) + documents(objects)
 
 
 def manifest_objects(recipe: Recipe) -> list[dict[str, Any]]:
@@ -144,13 +144,35 @@ def _command(recipe: Recipe, names: Names) -> str:
     return shlex.join(argv)
 
 
-def _header(recipe: Recipe, job_name: str) -> str:
+def removal(objects: Sequence[dict[str, Any]]) -> str:
+    """What deleting a manifest takes along, as the lines of its header."""
+    kinds = {item["kind"]: item for item in objects}
+    lines = ["# Remove: kubectl delete -f FILE"]
+    if (namespace := kinds.get("Namespace")) is not None:
+        name = namespace["metadata"]["name"]
+        lines += [
+            f"#         deletes the namespace {name} with ALL that is in it: other runs, Secrets, and claims,",
+            "#         whose data go too where the reclaim policy of their volume is Delete",
+        ]
+    volume = kinds.get("PersistentVolume")
+    policy = volume["spec"].get("persistentVolumeReclaimPolicy", "Retain") if volume else "Retain"
+    if policy != "Retain":
+        lines.append(
+            f"#         the data on the shared storage go too: the reclaim policy of its volume is {policy}"
+        )
+    elif volume is not None or namespace is None:
+        lines.append("#         the data on the shared storage stay")
+    return "\n".join(lines) + "\n"
+
+
+def _header(recipe: Recipe, objects: Sequence[dict[str, Any]]) -> str:
     kubernetes = recipe.cluster.kubernetes
     where = f"-n {kubernetes.namespace} " if kubernetes else ""
+    name = objects[-1]["metadata"]["name"]
     return (
-        f"# {job_name}: made by nvrx-run {__version__} --emit-manifest; do not edit, change the recipe.\n"
+        f"# {name}: made by nvrx-run {__version__} --emit-manifest; do not edit, change the recipe.\n"
         f"# Start:  kubectl apply -f FILE\n"
         f"# Stop:   kubectl {where}delete job,service,configmap -l {RUN_LABEL}={make_names(recipe, '').run}\n"
-        f"# Remove: kubectl delete -f FILE   (the data on the shared storage stays)\n"
+        f"{removal(objects)}"
         f"# A changed recipe makes a Job of another name: stop the former one first, or both write to one folder.\n"
     )

@@ -9,7 +9,7 @@ from runner.emit.names import RECIPE_FILE, RECIPE_FOLDER, Names, ports
 from runner.emit.placement import affinity, node_selector, pod_annotations, tolerations
 from runner.emit.policy import CONTAINER, grace_seconds
 from runner.emit.sizing import PodSize
-from runner.recipe.instances import GIB, MIB
+from runner.recipe.instances import GIB, LOCAL_HEADROOM, MIB
 
 if TYPE_CHECKING:
     from runner.recipe.kubernetes import KubernetesSection
@@ -81,16 +81,22 @@ def confined_container(capabilities: list[str]) -> dict[str, Any]:
 
 
 def _resources(size: PodSize) -> dict[str, Any]:
-    """Devices, huge pages and memory with request = limit; CPU without a limit, which would only throttle."""
+    """Devices, huge pages and memory with request = limit; CPU without a limit, which would only throttle.
+
+    Past its limit of ephemeral storage a pod is evicted, and logs and /tmp count toward it as the local storage does.
+    """
     both: dict[str, Any] = {"memory": size.memory}
+    requests: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     if size.gpus:
         both["nvidia.com/gpu"] = size.gpus
     if size.efa:
         both["vpc.amazonaws.com/efa"] = size.efa
         both["hugepages-2Mi"] = f"{size.hugepages_mib}Mi"
     if size.local_bytes:
-        both["ephemeral-storage"] = quantity(size.local_bytes)
-    return {"requests": {"cpu": size.cpu, **both}, "limits": both}
+        requests["ephemeral-storage"] = quantity(size.local_bytes)
+        limits["ephemeral-storage"] = quantity(size.local_bytes + LOCAL_HEADROOM)
+    return {"requests": {"cpu": size.cpu, **both, **requests}, "limits": {**both, **limits}}
 
 
 def _volumes(kubernetes: KubernetesSection, names: Names, size: PodSize) -> list[dict[str, Any]]:

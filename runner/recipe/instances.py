@@ -13,6 +13,9 @@ GIB = 2**30
 EFA_HUGEPAGES_MIB = 5120
 """Huge pages of 2 MiB that a container asks for with EFA; nodes with EFA set 5128 of them aside."""
 
+LOCAL_HEADROOM = 20 * GIB
+"""What a pod with local storage may write besides: logs, and /tmp with its compilation caches."""
+
 
 class Instance(NamedTuple):
     """Shape of one node. `gpu_memory_gib` is per GPU; `nvme_gb` is the local instance store (decimal)."""
@@ -35,6 +38,12 @@ class Instance(NamedTuple):
         """CPU that schedules beside the daemons of a node: 95 % of the vCPUs, whole cores from 8 on."""
         share = min(self.vcpus * 950, self.allocatable_millicpu)
         return share // 1000 * 1000 if self.vcpus >= 8 else share // 100 * 100
+
+    @property
+    def local_bytes(self) -> int:
+        """Local storage that a pod may fill: what the kubelet hands out of the instance store (it keeps a tenth free),
+        less the headroom."""
+        return max(0, self.nvme_gb * 10**9 * 9 // 10 - LOCAL_HEADROOM)
 
     @property
     def request_mib(self) -> int:

@@ -54,7 +54,8 @@ class LocalStorage(Section):
     """Node-local scratch on the instance store (an emptyDir; the node's ephemeral storage must lie on its NVMe)."""
 
     size: Size
-    """Largest size; also requested, so that the pod lands on a node that has it."""
+    """Largest size; also requested, so that the pod lands on a node that has it. With 20 GiB for logs and /tmp, at most
+    nine tenths of the instance store: a kubelet keeps the last tenth free."""
     mount_path: AbsolutePath = "/local"
     """Where the pods see it."""
 
@@ -112,7 +113,8 @@ class KubernetesSection(Section):
     namespace: DnsLabel = "default"
     """Namespace of everything."""
     create_namespace: bool = False
-    """Emit the Namespace as well, with `pod_security` enforced. Deleting the manifest then deletes it."""
+    """Emit the Namespace as well, with `pod_security` enforced. Deleting the manifest then deletes it
+    with all that is in it, claims included."""
     pod_security: Literal["restricted", "baseline", "privileged"] = "baseline"
     """Pod Security level of the namespace. The pods satisfy `restricted` unless told otherwise."""
 
@@ -175,7 +177,8 @@ class KubernetesSection(Section):
     """Pods that may fail, evictions and preemptions aside, before the Job does. Default, a node: 10 for `none`,
     5 for `inprocess`, 3 where ft_launcher restarts workers inside the pod."""
     grace_period: Duration | None = None
-    """Time between SIGTERM and SIGKILL of a pod. Default: a minute more than `stop_timeout`."""
+    """Time between SIGTERM and SIGKILL of a pod. Default: a minute more than `stop_timeout`, or
+    than ft_launcher's `term_timeout` where that is longer."""
     leader_timeout: Duration = timedelta(minutes=30)
     """Longest wait of a pod for the leader's name; covers image pulls and node start-up on the slowest node."""
     active_deadline: Duration | None = None

@@ -32,6 +32,27 @@ def test_manifest_goes_to_a_file_or_to_standard_output(
     assert list(yaml.safe_load_all(text))[-1]["kind"] == "Job"
 
 
+def test_examples_that_nobody_filled_in_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"IMAGE": "r.example/i:1", "FSX_ID": "fs-11111111", "FSX_DNS": "fs-11111111.fsx.x.amazonaws.com"}
+    for name in own:
+        monkeypatch.delenv(name, raising=False)
+    for action in ("--emit-manifest", "--emit-data-job"):
+        assert main([action, LLAMA]) == ExitCode.DONE
+        told = capsys.readouterr().err.splitlines()
+        starts = [f"nvrx-run: warning: cluster.kubernetes.{key}: " for key in ("storage", "image")]
+        assert len(told) == 2 and all(map(str.startswith, told, starts)), told
+        assert "FSX_ID" in told[0] and "IMAGE" in told[1]
+    monkeypatch.setenv("FSX_ID", own["FSX_ID"])
+    assert main(["--emit-manifest", LLAMA]) == ExitCode.DONE
+    assert "cluster.kubernetes.storage: " in capsys.readouterr().err  # the address is still the example's
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--emit-manifest", LLAMA]) == ExitCode.DONE
+    assert capsys.readouterr().err == ""
+
+
 def test_override_reaches_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--emit-manifest", LLAMA, "--set", "cluster.instance_type=p4de.24xlarge"]) == ExitCode.DONE
     spec = list(yaml.safe_load_all(capsys.readouterr().out))[-1]["spec"]["template"]["spec"]

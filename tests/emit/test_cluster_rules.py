@@ -9,11 +9,14 @@ import pytest
 import yaml
 from recipes_for_tests import KUBERNETES, merged, tiny_data
 
+from runner.emit.data_job import data_job_objects
+from runner.emit.manifest import manifest_objects
 from runner.recipe.image import image_problem
 from runner.recipe.load import check_file
 from runner.recipe.problems import Problem
 
 K = "cluster.kubernetes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def problems(tmp_path: Path, change: dict[str, Any]) -> list[Problem]:
@@ -34,6 +37,22 @@ def kubernetes(**change: Any) -> dict[str, Any]:
 
 def mounted(*paths: str) -> dict[str, Any]:
     return kubernetes(volume_mounts=[{"name": f"x{i}", "mountPath": path} for i, path in enumerate(paths)])
+
+
+LONG = (f"{K}.namespace={'n' * 63}", f"{K}.labels={{{'e.' + 'x' * 250 + '/' + 'k' * 63}: {'v' * 63}}}")
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_longest_names_that_validate_can_be_emitted(path: Path) -> None:
+    named = f"name=a{'-' * 49}-b"
+    loaded, problems = check_file(path, [named], {})
+    assert loaded is not None, problems
+    if loaded.recipe.cluster.kubernetes is not None:
+        loaded, problems = check_file(path, [named, *LONG], {})
+        assert loaded is not None, problems
+        names = [item["metadata"]["name"] for item in manifest_objects(loaded.recipe)]
+        assert max(map(len, names)) <= 253
+        assert data_job_objects(loaded.recipe)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,11 +19,12 @@ import yaml
 from recipes_for_tests import LAYERS, merged, on_cluster
 from strict_schemas import schema_versions, strict
 
+from runner.emit.data_job import emit_data_job
 from runner.emit.manifest import emit_manifest, manifest_objects
 from runner.emit.names import make_names
 from runner.errors import ExitCode
 from runner.recipe.instances import INSTANCES
-from runner.recipe.load import load_recipe
+from runner.recipe.load import check_file, load_recipe
 from runner.recipe.recipe import Recipe
 
 FSX = {
@@ -443,6 +446,46 @@ def test_quick_check_and_models_emit_the_same() -> None:
             assert emit_manifest(cast(Recipe, loaded.view)) == emit_manifest(loaded.recipe)
 
 
+def removes(recipe: Recipe, emit: Callable[[Recipe], str] = emit_manifest) -> str:
+    """What a manifest's header says of its removal, on one line."""
+    lines = emit(recipe).splitlines()
+    start = lines.index("# Remove: kubectl delete -f FILE") + 1
+    told = itertools.takewhile(lambda line: line.startswith("#  "), lines[start:])
+    return " ".join(line.removeprefix("#").strip() for line in told)
+
+
+def test_header_says_what_removal_takes_along() -> None:
+    made, fsx = {"create_namespace": True, "namespace": "team"}, {"storage": FSX}
+    stay = "the data on the shared storage stay"
+    everything = (
+        "deletes the namespace team with ALL that is in it: other runs, Secrets, and claims, whose data go too where "
+        "the reclaim policy of their volume is Delete"
+    )
+    for emit in (emit_manifest, emit_data_job):
+        assert removes(on_cluster(), emit) == stay
+        assert removes(on_cluster(cluster={"kubernetes": fsx}), emit) == stay
+        assert removes(on_cluster(cluster={"kubernetes": made}), emit) == everything
+        assert removes(on_cluster(cluster={"kubernetes": made | fsx}), emit) == f"{everything} {stay}"
+    deleted = {"patches": {"PersistentVolume": {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}}}
+    assert "data on the shared storage go too" in removes(on_cluster(cluster={"kubernetes": fsx | deleted}))
+
+
+def test_local_storage_may_be_filled_beside_logs_and_scratch(tmp_path: Path) -> None:
+    recipe = on_cluster(cluster={"kubernetes": {"local_storage": {"size": "500GiB"}}})
+    resources = pod(recipe)["containers"][0]["resources"]
+    assert resources["requests"]["ephemeral-storage"] == "500Gi"
+    assert resources["limits"]["ephemeral-storage"] == "520Gi"
+    (volume,) = (item for item in pod(recipe)["volumes"] if item["name"] == "local")
+    assert volume["emptyDir"] == {"sizeLimit": "500Gi"}
+    path = Path(__file__).parents[2] / "recipes" / "llama8b-sync-none.yaml"
+    room = INSTANCES["p5.48xlarge"].local_bytes
+    for size, code in ((room, []), (room + 1, ["R722"])):
+        override = f"cluster.kubernetes.local_storage={{size: {size}}}"
+        assert [item.code for item in check_file(path, [override], {})[1]] == code
+    (problem,) = check_file(path, ["cluster.kubernetes.local_storage.size=500TiB"], {})[1]
+    assert problem.message.startswith("549756 GB of 27338 GB that p5.48xlarge has for it")
+
+
 def seconds(*arguments: str) -> float:
     """User and system time of one command, the least of five."""
     best = 1e9
@@ -479,4 +522,4 @@ def test_emission_takes_less_than_twice_the_time_of_validation_and_imports_nothi
         timeout=60,
         check=True,
     )
-    assert done.stderr.strip() == "[]"
+    assert done.stderr.splitlines()[-1] == "[]"

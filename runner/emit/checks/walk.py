@@ -8,7 +8,8 @@ from typing import Any
 
 _NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
+_PART = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"  # of a subdomain: only the whole has a longest length
+_SUBDOMAIN = rf"{_PART}(?:\.{_PART})*"
 DNS_LABEL = re.compile(_LABEL)
 DNS_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_SUBDOMAIN}")
 SERVICE_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")

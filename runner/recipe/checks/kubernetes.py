@@ -76,9 +76,13 @@ def requests_fit_the_node(recipe: Recipe, report: Report) -> None:
             f"{_K}.resources.memory",
             f"{k.resources.memory} of {shape.allocatable_mib}Mi that {shape.name} can hand out",
         )
-    if k.local_storage is not None and k.local_storage.size > shape.nvme_gb * 10**9:
+    if k.local_storage is not None and k.local_storage.size > shape.local_bytes:
+        room = shape.local_bytes // 10**9
         report.add(
-            f"{_K}.local_storage.size", f"{k.local_storage.size} bytes of {shape.nvme_gb} GB on {shape.name}"
+            f"{_K}.local_storage.size",
+            f"{-(-k.local_storage.size // 10**9)} GB of {room} GB that {shape.name} has for it: the kubelet keeps a "
+            f"tenth of its {shape.nvme_gb} GB free, and logs and /tmp need room",
+            f"use at most {room}GB" if room else "leave it out",
         )
 
 
@@ -174,6 +178,23 @@ def image_can_be_pulled(recipe: Recipe, report: Report) -> None:
     problem = None if k is None else image_problem(k.image)
     if problem is not None:
         report.add(f"{_K}.image", problem, "write [registry[:port]/]path[:tag][@digest]")
+
+
+@rule("R734", "warning")
+def image_stays_the_same(recipe: Recipe, report: Report) -> None:
+    """The image should have a tag other than `latest`, or a digest.
+
+    Pods are replaced during a run. Where the name moves meanwhile, the new pod runs other code than the rest.
+    """
+    k = _kubernetes(recipe)
+    if k is None or "@" in k.image or image_problem(k.image) is not None:
+        return
+    tag = k.image.rpartition("/")[2].partition(":")[2]
+    if tag in ("", "latest"):
+        what = "`latest` moves" if tag else "no tag stands for `latest`, which moves"
+        report.add(
+            f"{_K}.image", f"{what}: a pod that is replaced may run another image", "pin a tag or a digest"
+        )
 
 
 @rule("R733")
