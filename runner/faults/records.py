@@ -15,6 +15,7 @@ from runner.launch.durable import write_durably
 from runner.strictjson import is_time, parse
 
 FaultKind = Literal["exception", "hang", "interrupted", "died"]
+NO_RANK = -1  # of a record about what ranks hang on: their launcher, fork server or supervisor
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class FaultRecord:
     Attributes:
         kind: `exception` in the training function; `hang`, this rank made no progress; `interrupted` by a fault
             elsewhere; `died`, the process vanished (told by its supervisor).
-        rank: the rank it is about.
+        rank: the rank it is about, or `NO_RANK`.
         step: steps it had finished.
         layer: the recovery layer.
         attempt: the life.
@@ -61,11 +62,14 @@ class FaultRecord:
 def cause_of(records: list[FaultRecord]) -> FaultRecord:
     """Of the records of one life, that of the rank that had the fault first.
 
-    A rank that died or hung is to blame before one that raised: the others only noticed.
+    Where something died that all ranks hang on, they ended because of it. A rank that died or hung is to blame before
+    one that raised: the others only noticed.
     """
     order = {"died": 0, "hang": 1, "exception": 2, "interrupted": 3}
     causes = [record for record in records if not record.consequence] or records
-    return min(causes, key=lambda record: (order[record.kind], record.step, record.time))
+    return min(
+        causes, key=lambda record: (record.rank != NO_RANK, order[record.kind], record.step, record.time)
+    )
 
 
 def records_folder(run_folder: Path) -> Path:
@@ -76,7 +80,8 @@ def records_folder(run_folder: Path) -> Path:
 def write_record(run_folder: Path, record: FaultRecord) -> Path:
     """Write a record durably; returns its file, which is another than that of any record before it."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(record.time))
-    name = f"{stamp}-{record.attempt}-rank{record.rank:05d}-{record.kind}"
+    who = "launch" if record.rank == NO_RANK else f"rank{record.rank:05d}"
+    name = f"{stamp}-{record.attempt}-{who}-{record.kind}"
     path = records_folder(run_folder) / f"{name}.json"
     for number in count(2):
         if not path.exists():

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from runner.faults.fired import FiredFaults
-from runner.faults.records import FaultRecord, cause_of, damaged_records, read_records
+from runner.faults.records import NO_RANK, FaultRecord, cause_of, damaged_records, read_records
 from runner.recipe.derived import world_size
 from runner.recipe.fault_schedule import fault_schedule
 from runner.recipe.recipe import Recipe
@@ -56,7 +56,9 @@ def _block(number: int, records: list[FaultRecord]) -> str:
     lines = [
         f"{number}. {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(cause.time))} UTC, life {cause.attempt}, "
         f"layer {cause.layer}",
-        f"   {cause.kind} on rank {cause.rank} after step {cause.step}: {cause.what}",
+        f"   {cause}"
+        if cause.rank == NO_RANK
+        else f"   {cause.kind} on rank {cause.rank} after step {cause.step}: {cause.what}",
     ]
     if cause.phase:
         lines.append(f"   at {cause.phase}")
@@ -65,5 +67,6 @@ def _block(number: int, records: list[FaultRecord]) -> str:
         lines += [f"   | {line}" for line in stacks[-_STACK_LINES:]]
     for record in records:
         if record is not cause:
-            lines.append(f"   rank {record.rank}: {record.kind} after step {record.step}: {record.what}")
+            who = "" if record.rank == NO_RANK else f"rank {record.rank}: "
+            lines.append(f"   {who}{record.kind} after step {record.step}: {record.what}")
     return "\n".join(lines)

@@ -19,6 +19,7 @@ from runner.streams import complain
 _PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended
 _MOMENT = 0.5  # seconds until the same of one of several that vanished together
 _POLL = 0.01
+SAME_MOMENT = 2.0  # seconds: of what is seen to end within it, one may have ended because of the other
 _CLOSED = signal.SIGTERM.name  # what launchers end the peers of a dead worker with
 _SAME_DEATH = 3  # a worker that dies so often after the same step is not mended by another start
 
@@ -33,7 +34,7 @@ class Death:
         hung: that rank kept the others waiting until they gave up, or the launcher did; it did not end by itself.
         status: `SIGKILL`, `exit code 1`; empty while, or where, the launcher does not say.
         overdue: what it hung in, where it was killed because its start took too long.
-        consequence: its launcher ended it because of a fault on another node.
+        consequence: its launcher ended it because of a fault on another node, or it ended with what it hangs on.
     """
 
     sign: WorkerSign
@@ -52,6 +53,11 @@ class Death:
         if self.hung:
             return f"rank {self.rank} hung, and was stopped"
         return f"rank {self.rank} died" + (f" ({self.status})" if self.status else "")
+
+    @property
+    def account(self) -> str:
+        """What it was and when, in one line."""
+        return f"{self} after step {self.sign.step}"
 
 
 class Deaths:
@@ -80,6 +86,7 @@ class Deaths:
         self.all: list[Death] = []
         self._said_before: dict[int, int] = {}  # by process id
         self._before_it: dict[int, tuple[int, list[Outcome]]] = {}  # likewise: deaths and outcomes
+        self._excused: set[int] = set()  # process ids
         self._unmet: dict[tuple[int, int], str] = {}  # starts whose ranks did not meet
         self._log, self._folder, self._layer = log, run_folder, layer
 
@@ -137,8 +144,25 @@ class Deaths:
         before = self._said_before.get(sign.pid)
         return len(self._said(sign.local_rank)) if before is None else before
 
-    def settle(self, *, finally_: bool = False) -> None:
-        """Look what the launcher says about deaths, and record them; what it says later is known in the end."""
+    def excuse(self, pids: set[int]) -> None:
+        """These workers end with what they hang on, now or a moment ago: that is no fault of theirs.
+
+        The kernel ends them before anybody can see that their parent has ended.
+        """
+        self._excused |= pids
+        just_now = time.time() - SAME_MOMENT
+        for death in self.all:
+            if death.sign.pid in pids or death.seen > just_now:
+                self._excused.add(death.sign.pid)
+                death.consequence = True
+
+    def settle(self, *, finally_: bool = False) -> list[Death]:
+        """Look what the launcher says about deaths, and record them; what it says later is known in the end.
+
+        Returns:
+            Those that were recorded herewith: whose fault it was does not change any more.
+        """
+        settled = []
         for death in self.all:
             if death.status or (death.recorded and not finally_):
                 continue
@@ -148,7 +172,10 @@ class Deaths:
             if not death.status and not finally_ and time.time() < death.seen + _PATIENCE:
                 continue
             death.recorded = True
-            death.consequence = death.status == _CLOSED and not self._alone
+            settled.append(death)
+            death.consequence = death.sign.pid in self._excused or (
+                death.status == _CLOSED and not self._alone
+            )
             sign = death.sign
             # The launcher kills a silent rank, and says so only when it has taken down the others.
             killed = death.status in ("SIGKILL", "")
@@ -169,6 +196,11 @@ class Deaths:
                 time=death.seen,
             )
             self._write(record)
+        return settled
+
+    def excused(self, death: Death) -> bool:
+        """Whether it ended with what it hangs on."""
+        return death.sign.pid in self._excused
 
     def _no_life(self, death: Death) -> str:
         """What the deaths of one start have in common in their records, and no others, where its ranks had not met."""

@@ -93,6 +93,7 @@ class Launch:
         self._requests, self._parent, self._verbose = requests, parent, verbose
         self._watch = Watch()
         self._ends_launcher = False
+        self._workers: Workers | None = None
         assert control.folder is not None
         self._empty_stacks = EmptyStacks(control.folder)
 
@@ -119,7 +120,11 @@ class Launch:
                 verdict = self._supervised(argv, outcomes, ledger, log, output)
         except RunError as error:
             verdict = Verdict(int(error.exit_code), str(error))
-            ledger.record(FaultSeen("launcher", str(error).partition(";")[0]))
+            fault = str(error).partition(";")[0]
+            if self._workers is not None:
+                self._workers.outside_fault(fault)
+            else:
+                ledger.record(FaultSeen("launcher", fault))
         finally:
             children.kill_descendants()
             remove_leftovers(folder.run_id)
@@ -143,19 +148,23 @@ class Launch:
             TERMINAL: offer_terminal(),
             VERBOSE: "1" if self._verbose else "0",
         }
-        workers = Workers(self._recipe, self._control.folder, self._folder.path, log, outcomes, ledger)
+        workers = self._workers = Workers(
+            self._recipe, self._control.folder, self._folder.path, log, outcomes, ledger
+        )
         forks = fork_server(self._folder.path / "recipe.yaml", environment, output, self._control)
         with forks as beside, LeaderWatch(self._place.leader_elsewhere) as leader:
             # Launchers make a folder for logs, of which there are none here, and leave it behind.
             scratch = f"--log-dir={self._control.folder}/launcher"
             started = [*_program(argv[0]), scratch, *argv[1:]]
             launcher = children.start(started, environment | beside.environment, output, folder=Path.cwd())
-            self._until_it_ends(launcher, workers, leader, log, beside, ledger)
+            self._until_it_ends(launcher, workers, leader, log, beside)
         status = -signal.SIGKILL if launcher.returncode is None else launcher.returncode
         if status == 0:
             self._await_last_word(outcomes)
         ended_by = "" if self._ends_launcher else signal_to_launcher(log, launcher.pid)
-        self._watch = workers.settle(status, self._requests.honoured, ended_by)
+        self._watch = workers.settle(
+            status, self._requests.honoured, ended_by, ended_here=self._ends_launcher
+        )
         return conclude(outcomes.outcomes(), self._watch, self._recipe, log)
 
     def _until_it_ends(
@@ -165,7 +174,6 @@ class Launch:
         leader: LeaderWatch,
         log: Path,
         beside: Beside,
-        ledger: LedgerWriter,
     ) -> None:
         """Watch a launcher until it ends, by itself or because the run is over and it does not know.
 
@@ -181,12 +189,12 @@ class Launch:
             now = time.monotonic()
             if show is not None:
                 show()
-            workers.look(launcher_killed=(launcher.poll() or 0) < 0)
-            killed = beside.killed()
+            killed = beside.killed()  # before its workers are looked at: those end with it
             if killed:
                 fault = f"the fork server was killed ({status_name(killed)}), and its workers with it"
                 say(fault)
-                ledger.record(FaultSeen("launcher", fault))
+                workers.outside_fault(fault)
+            workers.look(launcher_killed=(launcher.poll() or 0) < 0 and not self._ends_launcher)
             if beside.look():
                 say(f"the fork server hung in its imports and was killed (recovery.start_timeout): see {log}")
             if leader.gone_for() > _FAREWELL:

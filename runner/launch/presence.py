@@ -205,6 +205,7 @@ class Roll:
         self._newest: dict[int, int] = {}  # by place on the node: the worker that signed last
         self.most_restarts = 0
         self.seen_any = False
+        self._latest: WorkerSign | None = None  # that has named its life
         self._frozen_since: dict[int, float] = {}
         self._known: set[int] = set()
 
@@ -225,6 +226,7 @@ class Roll:
                 continue
             self.seen_any = self.seen_any or sign.part != IMPORTS
             self.most_restarts = max(self.most_restarts, sign.restart)
+            self._latest = sign if sign.attempt else self._latest
             # Who is told of a failure ahead of the end acts on it: the first to fail need not be the first to be gone.
             if not alive(sign.pid) or failing_with(sign.pid) is not None:
                 (self._folder / name).unlink(missing_ok=True)
@@ -260,6 +262,13 @@ class Roll:
     def any_done(self) -> bool:
         """Whether the run is done on a rank of this node, in the newest start of its workers."""
         return any(farewell.is_done(self._control, pid) for pid in self._newest.values())
+
+    def latest(self) -> WorkerSign | None:
+        """What a worker said last that has named its life, dead or alive; None where none has."""
+        signs = map(self._read, map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids
+        for sign in signs:
+            self._latest = sign if sign is not None and sign.attempt else self._latest
+        return self._latest
 
     def others(self, dead: WorkerSign) -> list[WorkerSign]:
         """Workers that live, of the same start as a dead one."""

@@ -106,31 +106,11 @@ def _wait(child: int, told: int, signals: frozenset[signal.Signals], recipe: Rec
             signal.signal(number, signal.SIG_IGN)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        _clean_up_after_supervisor(recipe, control)
-        complain(f"nvrx-run: the supervisor was killed (signal {-code}); its workers were stopped")
+        from runner.launch.bereft import conclude_for_supervisor
+
+        conclude_for_supervisor(recipe, control, code)
         return int(ExitCode.CRASHED)
     return code
-
-
-def _clean_up_after_supervisor(recipe: Recipe, control: Path) -> None:
-    """End what a killed supervisor has left here, then remove the run's shared memory and empty files for stacks."""
-    from runner.checkpoint.shm import remove_leftovers
-    from runner.launch.place import own_rank
-    from runner.launch.run_folder import RunFolder
-    from runner.launch.silence import EmptyStacks
-    from runner.recipe.resolve import resolve
-
-    left = kill_descendants()
-    EmptyStacks(control).remove(time.monotonic(), all_gone=True)
-    if left:  # stuck in the kernel: its memory is in use
-        return
-    try:
-        with contextlib.closing(RunFolder(resolve(recipe, cwd=Path.cwd()), own_rank())) as folder:
-            remove_leftovers(folder.run_id)
-    except (
-        RunError
-    ) as error:  # the next command has the folder already, or cannot use it either; it removes them
-        complain(f"nvrx-run: shared memory of the run is left as it is: {error}")
 
 
 def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int, relay: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.errors import ExitCode
 from runner.faults.records import cause_of, records_of
 from runner.launch.deaths import Death, status_name
-from runner.launch.outcome import Outcome, decide
+from runner.launch.outcome import DECISIVE, Outcome, decide
 from runner.recipe.recipe import Recipe
 
 # What launchers say that wanted to join a rendezvous which then ended.
@@ -34,7 +34,7 @@ class Watch:
 
     Attributes:
         launcher_status: exit status of the launcher, negative for a signal.
-        launcher_ended_by: signal from elsewhere that ended the launcher, and its workers with it, or nothing.
+        outside: what was killed that the workers hang on, and ended the launch, or nothing.
         deaths: workers that vanished without a word.
         hopeless: why another start is no use, or nothing.
         window_spent: why restarts came too fast, or nothing.
@@ -45,7 +45,7 @@ class Watch:
     """
 
     launcher_status: int = 0
-    launcher_ended_by: str = ""
+    outside: str = ""
     deaths: list[Death] = field(default_factory=list)
     hopeless: str = ""
     window_spent: str = ""
@@ -60,7 +60,8 @@ def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -
     chosen = decide(outcomes)
     if chosen is not None and chosen.spent_by:
         chosen = replace(chosen, message=chosen.message + _last_fault(recipe.run_folder, chosen.spent_by))
-    if chosen is not None and chosen.decisive:
+    # What ends a launch, and not the run, may follow from the end of its launcher: monitors go with it.
+    if chosen is not None and chosen.decisive and (chosen.exit_code in DECISIVE or not watch.outside):
         return Verdict(chosen.exit_code, chosen.message, chosen.traceback)
     if watch.hopeless:
         return Verdict(int(ExitCode.NO_PROGRESS), watch.hopeless)
@@ -90,11 +91,18 @@ def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -
     return Verdict(int(ExitCode.CRASHED), f"{what}; the same command resumes the run", traceback)
 
 
-def why_again(outcomes: list[Outcome], deaths: list[Death], restart: int) -> str:
-    """Why a launcher has started its workers again after their start number `restart` (the first: 0)."""
+def why_again(outcomes: list[Outcome], deaths: list[Death], restart: int, outside: str = "") -> str:
+    """Why a launcher has started its workers again after their start number `restart` (the first: 0).
+
+    Args:
+        outcomes: what workers of all starts have said.
+        deaths: of all starts.
+        restart: the start that ended.
+        outside: what was killed that its workers hung on, or nothing.
+    """
     chosen = decide([outcome for outcome in outcomes if outcome.restart == restart])
     mine = [death for death in deaths if death.sign.restart == restart]
-    return _cause(chosen, Watch(deaths=mine, workers_came=True)) or "a worker failed"
+    return _cause(chosen, Watch(deaths=mine, workers_came=True, outside=outside)) or "a worker failed"
 
 
 def signal_to_launcher(log: Path, pid: int) -> str:
@@ -114,13 +122,13 @@ def ended_launcher(signal: str) -> str:
 
 
 def _cause(chosen: Outcome | None, watch: Watch) -> str | None:
-    if watch.launcher_ended_by and watch.workers_came:
-        return ended_launcher(watch.launcher_ended_by)
+    if watch.outside and watch.workers_came:
+        return watch.outside
     # What a launcher has ended because of another node is named where nothing else is known.
     own = [death for death in watch.deaths if not death.consequence]
     deaths = own or (watch.deaths if chosen is None or not chosen.exit_code else [])
     if deaths and (chosen is None or chosen.consequence or deaths[-1].sign.attempt == chosen.attempt):
-        return f"{deaths[-1]} after step {deaths[-1].sign.step}"
+        return deaths[-1].account
     if chosen is not None and chosen.exit_code:
         return chosen.message
     if not watch.workers_came:

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 from runner.launch.budget import WindowBudget
-from runner.launch.deaths import Death, Deaths
+from runner.launch.deaths import SAME_MOMENT, Death, Deaths
 from runner.launch.ends import Ends
-from runner.launch.outcome import OutcomeReader
+from runner.launch.outcome import Outcome, OutcomeReader
+from runner.launch.outside import tell_outside_fault
 from runner.launch.overdue import OverdueWorkers
 from runner.launch.presence import Roll
 from runner.launch.printing import say
@@ -62,7 +63,8 @@ class Workers:
             recipe.recovery.start_timeout.total_seconds(),
         )
         self._window = WindowBudget(launcher.window if launcher else None, "recovery.ft_launcher.window")
-        self._outcomes, self._ledger = outcomes, ledger
+        self._outcomes, self._ledger, self._run_folder = outcomes, ledger, run_folder
+        self._outside = ""
         self._restarts = self._told = 0
         self._hopeless = self._window_spent = ""
 
@@ -79,7 +81,8 @@ class Workers:
         if gone:
             gone += self._roll.dead()  # the one that died first may have done so behind the look's back
             gone = deaths.in_order(gone) if len(gone) > 1 else gone
-        if launcher_killed and not deaths.all and not any(one.exit_code for one in self._outcomes.outcomes()):
+        if launcher_killed:
+            deaths.excuse({sign.pid for sign in gone})
             gone = []
         found = [deaths.add(sign, self._outcomes.outcomes()) for sign in gone]
         overdue = self._overdue.kill(time.monotonic())
@@ -87,11 +90,9 @@ class Workers:
         found += [deaths.add_overdue(one) for one in self._ends.behind(time.monotonic())]
         for death in found:
             if death is not None:
-                layer = "launcher" if self._launcher is not None else self._layer
-                self._ledger.record(FaultSeen(layer, str(death)))
                 self._end_peers(death)
         self._kill_frozen()
-        self._deaths.settle()
+        self._tell(deaths.settle())
         self._hopeless = self._hopeless or self._deaths.hopeless()
         while self._restarts < self._roll.most_restarts:
             self._restarts += 1
@@ -113,28 +114,60 @@ class Workers:
         mended = self._launcher is not None
         return not mended and (bool(self._deaths.all) or any(outcome.exit_code for outcome in outcomes))
 
-    def settle(self, launcher_status: int, stop_requested: str, launcher_ended_by: str = "") -> Watch:
+    def outside_fault(self, what: str) -> None:
+        """Something was killed that the workers hang on: what they say or how they end now is no fault of theirs."""
+        self._outside = what
+        self._deaths.excuse(self._roll.pids())
+        tell_outside_fault(self._ledger, self._run_folder, self._layer, self._roll.latest(), what)
+
+    def _tell(self, settled: list[Death]) -> None:
+        """Tell the account of deaths, with the moment in which each was seen: now it is known whose fault it was."""
+        layer = "launcher" if self._launcher is not None else self._layer
+        for death in settled:
+            if not self._deaths.excused(death):
+                self._ledger.record(FaultSeen(layer, death.account), ago=max(0.0, time.time() - death.seen))
+
+    def settle(
+        self,
+        launcher_status: int,
+        stop_requested: str,
+        launcher_ended_by: str = "",
+        *,
+        ended_here: bool = False,
+    ) -> Watch:
         """The launch has ended: all that was seen of it.
 
         Args:
             launcher_status: exit status of the launcher, negative for a signal.
             stop_requested: signal that asked to stop, or nothing.
             launcher_ended_by: signal from elsewhere that the launcher ended its workers and itself by, or nothing.
+            ended_here: this process has ended the launcher.
         """
+        ended_at = time.time()
+        killed = launcher_status < 0 and not ended_here and not self._ending_before(ended_at - SAME_MOMENT)
         launcher_ended_by = "" if stop_requested else launcher_ended_by
+        fault = ""
+        if self._roll.seen_any and not stop_requested:
+            if launcher_ended_by:
+                fault = ended_launcher(launcher_ended_by)
+            elif killed:
+                fault = killed_launcher(launcher_status)
+        if fault:
+            self.outside_fault(fault)
         # What a launcher has killed is a client of the fork server, which kills the worker itself a moment later.
         until = time.monotonic() + _LAST_ENDS
         while self._roll.any_lives() and time.monotonic() < until:
             time.sleep(_POLL)
-        self.look(launcher_killed=launcher_status < 0)
-        self._deaths.settle(finally_=True)
+        self.look(launcher_killed=killed)
+        self._tell(self._deaths.settle(finally_=True))
         self._ends.tell()
         launcher = self._launcher
-        if self._roll.seen_any and not stop_requested:
-            self._blame_launcher(launcher_status, launcher_ended_by)
+        outside = fault or (
+            self._outside if launcher is None else ""
+        )  # else its workers started again after it
         return Watch(
             launcher_status=launcher_status,
-            launcher_ended_by=launcher_ended_by,
+            outside=outside,
             deaths=self._deaths.all,
             hopeless=self._hopeless,
             window_spent=self._window_spent,
@@ -144,19 +177,22 @@ class Workers:
             stop_requested=stop_requested,
         )
 
-    def _blame_launcher(self, status: int, ended_by: str) -> None:
-        """Tell the account whose fault the end was; it may have been told of a worker that the launcher ended."""
-        fault = ended_launcher(ended_by) if ended_by else ""
-        blamed = bool(self._deaths.all) or any(one.exit_code for one in self._outcomes.outcomes())
-        if status < 0 and not blamed:
-            fault = killed_launcher(status)
-        if fault:
-            self._ledger.record(FaultSeen("launcher", fault))
+    def _ending_before(self, moment: float) -> bool:
+        """Whether the launch was about to end for a fault of a rank; wall clock. A launcher that mends goes on."""
+        if self._launcher is not None:
+            return False
+        faults = [death.seen for death in self._deaths.all if not death.consequence]
+        faults += [one.time for one in self._outcomes.outcomes() if _is_fault(one)]
+        return any(at < moment for at in faults)
 
     def _tell_restarts(self) -> None:
         """Say of each restart what made it necessary, as soon as it is known how the dead have died."""
         while self._told < self._restarts and all(death.recorded for death in self._deaths.all):
-            what = why_again(self._outcomes.outcomes(), self._deaths.all, self._told)
+            excused = any(
+                self._deaths.excused(death) for death in self._deaths.all if death.sign.restart == self._told
+            )
+            outside = self._outside if excused else ""
+            what = why_again(self._outcomes.outcomes(), self._deaths.all, self._told, outside)
             self._told += 1
             budget = f" of {self._launcher.max_restarts}" if self._launcher is not None else ""
             say(f"{what}; restart {self._told}{budget} of the workers")
@@ -183,3 +219,7 @@ class Workers:
             say(f"rank {sign.rank} has been frozen (SIGSTOP) for {longest:.0f} s: killed")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(sign.pid, signal.SIGKILL)
+
+
+def _is_fault(outcome: Outcome) -> bool:
+    return bool(outcome.exit_code) and not outcome.consequence

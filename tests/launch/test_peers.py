@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from tiny_recipe import TINY, changed
 
-from runner.faults.records import read_records
+from runner.faults.records import FaultRecord, read_records, write_record
 from runner.faults.schedule import post_mortem
 from runner.launch.deaths import Deaths
-from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
+from runner.launch.outcome import Outcome, OutcomeReader, read_outcome, write_outcome
 from runner.launch.presence import Roll, WorkerSign
+from runner.launch.verdict import conclude
 from runner.launch.watching import Workers
 from runner.ledger.events import FaultSeen
 from runner.ledger.reader import read_run
@@ -110,9 +111,72 @@ def test_workers_that_die_with_their_killed_launcher_are_not_to_blame(
     workers.look()
     one.kill()
     watch = workers.settle(-signal.SIGKILL, "")
-    assert watch.deaths == [] and read_records(run) == []
+    says = "the launcher was killed (SIGKILL)"
+    assert (watch.deaths, watch.outside) == ([], says)
+    assert [(record.kind, record.rank, record.what) for record in read_records(run)] == [("died", -1, says)]
     ledger.close()
-    assert seen(run) == [FaultSeen("launcher", "the launcher was killed (SIGKILL)")]
+    assert seen(run) == [FaultSeen("launcher", says)]
+
+
+@pytest.mark.parametrize("layer", ["ft_launcher", "none"])
+def test_what_a_worker_says_or_dies_of_when_its_launcher_is_killed_only_follows_from_that(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]], layer: str
+) -> None:
+    """The kernel ends children before their parent can be waited for, and a monitor of a rank with its launcher."""
+    workers, run, ledger = watched(tmp_path, layer)
+    dead, _ = worker(0, 0, "1-a"), worker(0, 1, "1-a")
+    workers.look()
+    dead.kill()
+    dead.wait()
+    workers.look()
+    gone = "RankMonitorClientError: Unexpected reply: None. Expected OkMsg"
+    write_outcome(run, Outcome(1, gone, 1, 4, "1-a", 0, launch_over=layer == "ft_launcher"))
+    write_record(run, FaultRecord("exception", 1, 4, layer, "1-a", gone))
+    watch = workers.settle(-signal.SIGKILL, "")
+    ledger.close()
+    says = "the launcher was killed (SIGKILL)"
+    recipe = Recipe.model_validate(changed(TINY, {"output.folder": str(run)}))
+    verdict = conclude(outcomes_of(run), watch, recipe, tmp_path / "launcher.log")
+    assert verdict.message == f"{says}; the same command resumes the run"
+    assert f"   {says} after step 0\n" in post_mortem(run) and "faults that happened (1)" in post_mortem(run)
+    assert seen(run)[-1] == FaultSeen("launcher", says)
+
+
+def outcomes_of(run: Path) -> list[Outcome]:
+    """All outcomes that were ever written there."""
+    read = [read_outcome(path) for path in (run / "outcome").iterdir()]
+    return [outcome for outcome in read if outcome is not None]
+
+
+def test_a_rank_that_ended_a_launch_is_blamed_though_its_launcher_is_killed_while_it_ends(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    workers, run, ledger = watched(tmp_path, "none")
+    write_outcome(run, Outcome(1, "rank 1: ValueError", 1, 4, "1-a", 0, time=time.time() - 20))
+    workers.look()
+    watch = workers.settle(-signal.SIGKILL, "")
+    ledger.close()
+    assert watch.outside == ""
+
+
+def test_deaths_after_that_of_the_fork_server_follow_from_it_and_later_ones_do_not(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    workers, run, ledger = watched(tmp_path, "ft_launcher")
+    says = "the fork server was killed (SIGKILL), and its workers with it"
+    for life in ("1-a", "2-b"):
+        one = worker(int(life[0]), 0, life)
+        workers.look()
+        if life == "1-a":
+            workers.outside_fault(says)
+        one.kill()
+        one.wait()
+        workers.look()
+    workers.settle(1, "")
+    ledger.close()
+    assert seen(run) == [FaultSeen("launcher", says), FaultSeen("launcher", "rank 0 died after step 0")]
+    causes = [(record.attempt, record.rank) for record in read_records(run) if not record.consequence]
+    assert causes == [("1-a", -1), ("2-b", 0)]
 
 
 @pytest.mark.parametrize("asked", ["", "SIGTERM"])
@@ -128,7 +192,7 @@ def test_workers_that_their_launcher_ends_because_it_was_told_to_are_not_to_blam
     watch = workers.settle(1, asked, "SIGTERM")
     ledger.close()
     told = FaultSeen("launcher", "the launcher was ended by SIGTERM, and its workers with it")
-    assert (seen(run)[-1] == told) == (watch.launcher_ended_by == "SIGTERM") == (not asked)
+    assert (seen(run)[-1] == told) == (watch.outside == told.reason) == (not asked)
 
 
 @pytest.mark.parametrize(("layer", "ended"), [("ft_launcher", True), ("ft_launcher+inprocess", False)])

@@ -12,7 +12,7 @@ from runner.faults.records import FaultRecord, write_record
 from runner.launch.deaths import Death
 from runner.launch.outcome import Outcome
 from runner.launch.presence import WorkerSign
-from runner.launch.verdict import MEETING_OVER, Watch, conclude, signal_to_launcher
+from runner.launch.verdict import MEETING_OVER, Watch, conclude, ended_launcher, signal_to_launcher
 from runner.recipe.load import load_recipe
 
 
@@ -25,7 +25,7 @@ from runner.recipe.load import load_recipe
         ),
         (
             Watch(
-                launcher_status=1, launcher_ended_by="SIGTERM", workers_came=True,
+                launcher_status=1, outside=ended_launcher("SIGTERM"), workers_came=True,
                 deaths=[Death(WorkerSign(7, 1, 1, 0, "a", step=9), 0.0, 0, 1, False, "SIGTERM")],
             ),
             "the launcher was ended by SIGTERM, and its workers with it; the same command resumes the run",
