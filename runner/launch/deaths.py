@@ -14,6 +14,7 @@ from runner.launch.outcome import NO_LIFE, TIMED_OUT, Outcome
 from runner.launch.overdue import Overdue
 from runner.launch.presence import WorkerSign, start_of
 from runner.launch.silence import Silent, hung_ranks
+from runner.launch.stopped import StoppedWorkers
 from runner.streams import complain
 
 _PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended
@@ -33,6 +34,8 @@ class Death:
         rank: whose fault it was: the dead one's own, or that of another which hung.
         hung: that rank kept the others waiting until they gave up, or the launcher did; it did not end by itself.
         status: `SIGKILL`, `exit code 1`; empty while, or where, the launcher does not say.
+        frozen: it was stopped (SIGSTOP), and so was the rank.
+        lasted: seconds from when that rank was stopped to its end; 0 where it is not known.
         overdue: what it hung in, where it was killed because its start took too long.
         consequence: its launcher ended it because of a fault on another node, or it ended with what it hangs on.
     """
@@ -44,12 +47,16 @@ class Death:
     hung: bool
     status: str = ""
     recorded: bool = False
+    frozen: bool = False
+    lasted: float = 0.0
     overdue: Overdue | None = None
     consequence: bool = False
 
     def __str__(self) -> str:
         if self.overdue is not None:
             return f"rank {self.rank} hung {self.overdue}, and was killed"
+        if self.frozen:
+            return f"rank {self.rank} was frozen (SIGSTOP), and was killed"
         if self.hung:
             return f"rank {self.rank} hung, and was stopped"
         return f"rank {self.rank} died" + (f" ({self.status})" if self.status else "")
@@ -70,6 +77,7 @@ class Deaths:
         silence: seconds after which a launcher kills a silent rank; 0 where none does.
         forks: folder of the fork server, which knows it first and for certain; None where there is none.
         alone: whether there is no other node, for whose faults the launcher would end workers of this one.
+        stopped: what is known about stopped workers of this node; None where nobody looks.
     """
 
     def __init__(
@@ -81,7 +89,9 @@ class Deaths:
         forks: Path | None = None,
         *,
         alone: bool = True,
+        stopped: StoppedWorkers | None = None,
     ) -> None:
+        self._stopped = stopped
         self._silence, self._forks, self._alone = silence, forks, alone
         self.all: list[Death] = []
         self._said_before: dict[int, int] = {}  # by process id
@@ -177,11 +187,7 @@ class Deaths:
                 death.status == _CLOSED and not self._alone
             )
             sign = death.sign
-            # The launcher kills a silent rank, and says so only when it has taken down the others.
-            killed = death.status in ("SIGKILL", "")
-            hung = hung_ranks(self._folder, self._silence, death.seen) if killed and self._silence else []
-            if death.overdue is not None:
-                hung = [Silent(death.rank, death.overdue.stacks)]
+            hung = self._hung_ranks(death)
             if hung:
                 death.hung, death.rank = True, hung[0].rank
             record = FaultRecord(
@@ -197,6 +203,25 @@ class Deaths:
             )
             self._write(record)
         return settled
+
+    def _hung_ranks(self, death: Death) -> list[Silent]:
+        """Ranks for whose silence it was killed; nobody where it was not. Of a stopped one it is known since when."""
+        if death.overdue is not None:
+            return [Silent(death.rank, death.overdue.stacks)]
+        killed = death.status in ("SIGKILL", _CLOSED, "")
+        stop = self._stopped.to_blame(death.sign, death.seen) if killed and self._stopped else None
+        # The launcher kills a silent rank, and says so only when it has taken down the others.
+        wrote = (
+            hung_ranks(self._folder, self._silence, death.seen)
+            if self._silence and killed and death.status != _CLOSED
+            else []
+        )
+        since = stop.since if stop is not None else wrote[0].frozen_since if wrote else None
+        if since is not None:
+            death.frozen, death.lasted = True, max(0.0, death.seen - since)
+        if stop is None:
+            return wrote
+        return [silent for silent in wrote if silent.rank == stop.sign.rank] or [Silent(stop.sign.rank, "")]
 
     def excused(self, death: Death) -> bool:
         """Whether it ended with what it hangs on."""

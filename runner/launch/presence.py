@@ -247,6 +247,11 @@ class Roll:
             farewell.is_done(self._control, pid) for pid in self._newest.values()
         )
 
+    def signs(self) -> list[WorkerSign]:
+        """What each that has signed, and not left, said last."""
+        signs = map(self._read, map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids
+        return [sign for sign in signs if sign is not None]
+
     def starting(self) -> list[WorkerSign]:
         """Workers that are in a part of their start-up, or of their end."""
         signs = map(self._read, map(int, os.listdir(self._folder)))  # noqa: PTH208 - names are process ids

@@ -2,7 +2,8 @@
 
 When one rank hangs, all are silent for equally long, and ft_launcher kills the one whose monitor looks first. Shortly
 before, each rank's faulthandler has written its stacks to `faults/silent-rank<r>-<time>.txt`. The file is there from
-the start of a life. Where nothing was written it goes with the life or, after a kill, by the supervisor's hand.
+the start of a life. A rank that is stopped writes nothing; its supervisor says so in the file, and since when. Where
+nothing was written it goes with the life or, after a kill, by the supervisor's hand.
 Standard library only.
 """
 
@@ -27,6 +28,7 @@ WAITING = (
 )  # fmt: skip
 _OURS = re.compile(r"silent-rank(\d+)-(\d+)\.txt")
 _ANNOUNCED = "silent"  # in the control folder: a file a worker, which names its file for stacks
+_FROZEN = re.compile(r"frozen \(SIGSTOP\) since (\d+\.\d+)\n\n")
 _SETTLED = 10.0  # seconds after which no supervisor of the run asks any more whether a dead worker was frozen
 
 
@@ -57,6 +59,35 @@ def announce(control: Path, stacks: Path) -> None:
     folder = control / _ANNOUNCED
     folder.mkdir(exist_ok=True)
     (folder / str(os.getpid())).write_text(str(stacks))
+
+
+def mark_frozen(control: Path, pid: int, since: float) -> None:
+    """Say in a worker's file for stacks that it is stopped: for supervisors of other nodes, and for who reads it.
+
+    Args:
+        control: the node's control folder.
+        pid: the worker.
+        since: wall clock, seconds.
+    """
+    _write(control, pid, "a", f"frozen (SIGSTOP) since {since:.3f}\n\n")
+
+
+def take_mark_back(control: Path, pid: int) -> None:
+    """The worker went on: what its file says is over."""
+    _write(control, pid, "w", "")
+
+
+def _write(control: Path, pid: int, mode: str, text: str) -> None:
+    path = None
+    try:
+        path = Path((control / _ANNOUNCED / str(pid)).read_text())
+        if path.is_file():  # else it was killed while it announced one, or has ended its life
+            with path.open(mode, encoding="utf-8") as file:
+                file.write(text)
+    except FileNotFoundError:  # of a layer without such files
+        pass
+    except OSError as error:  # it is known here, and on other nodes told by stacks
+        complain(f"{path}: it cannot be noted that its rank is frozen: {error.strerror}")
 
 
 class EmptyStacks:
@@ -114,6 +145,12 @@ class Silent:
     stacks: str
 
     @property
+    def frozen_since(self) -> float | None:
+        """Since when it was stopped, wall clock; None where it was not. What follows it wrote when it was woken."""
+        match = _FROZEN.match(self.stacks)
+        return float(match[1]) if match else None
+
+    @property
     def waited(self) -> bool:
         """Whether its main thread waited for others. faulthandler writes the oldest thread, the main one, last."""
         main = self.stacks.strip().split("\n\n")[-1]
@@ -123,8 +160,9 @@ class Silent:
 def hung_ranks(run_folder: Path, within: float, before: float) -> list[Silent]:
     """Ranks that kept the others waiting until one was killed for its silence.
 
-    Those that wrote their stacks in the last `within` seconds and did not wait for others. Where all that wrote did
-    wait, those that wrote nothing: they are frozen, and so is what would have written.
+    Those that were stopped. Where none was, those that wrote their stacks in the last `within` seconds and did not wait
+    for others. Where all that wrote did wait, those that wrote nothing: they are frozen, and so is what would have
+    written.
 
     Args:
         run_folder: of the run.
@@ -150,5 +188,6 @@ def hung_ranks(run_folder: Path, within: float, before: float) -> list[Silent]:
             mute.append(silent)
         elif time.time() - stat.st_mtime < within:
             wrote.append(silent)
-    running = [silent for silent in wrote if not silent.waited]
+    frozen = [silent for silent in wrote if silent.frozen_since is not None]
+    running = frozen or [silent for silent in wrote if not silent.waited]
     return running if running or not wrote else mute

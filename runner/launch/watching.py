@@ -16,6 +16,7 @@ from runner.launch.outside import tell_outside_fault
 from runner.launch.overdue import OverdueWorkers
 from runner.launch.presence import Roll
 from runner.launch.printing import say
+from runner.launch.stopped import StoppedWorkers
 from runner.launch.verdict import Watch, ended_launcher, killed_launcher, why_again
 from runner.ledger.events import FaultSeen
 from runner.ledger.writer import LedgerWriter
@@ -54,7 +55,11 @@ class Workers:
         silence = launcher.rank_heartbeat_timeout.total_seconds() if launcher else 0.0
         self._roll = Roll(control)
         self._overdue = OverdueWorkers(self._roll, control)
-        self._deaths = Deaths(log, run_folder, self._layer, silence, control, alone=recipe.cluster.nodes == 1)
+        self._stopped = StoppedWorkers(control, _least_stop(recipe))
+        alone = recipe.cluster.nodes == 1
+        self._deaths = Deaths(
+            log, run_folder, self._layer, silence, control, alone=alone, stopped=self._stopped
+        )
         self._ends = Ends(
             self._roll,
             control,
@@ -75,6 +80,7 @@ class Workers:
             launcher_killed: a signal has ended the launcher. Workers die with it: that is no fault of theirs.
         """
         deaths = self._deaths
+        self._stopped.look(self._roll.signs(), time.time())
         for sign in self._roll.newcomers():
             deaths.expect(sign, self._outcomes.outcomes())
         gone = self._roll.dead()
@@ -125,7 +131,8 @@ class Workers:
         layer = "launcher" if self._launcher is not None else self._layer
         for death in settled:
             if not self._deaths.excused(death):
-                self._ledger.record(FaultSeen(layer, death.account), ago=max(0.0, time.time() - death.seen))
+                seen = FaultSeen(layer, death.account, death.lasted)
+                self._ledger.record(seen, ago=max(0.0, time.time() - death.seen))
 
     def settle(
         self,
@@ -219,6 +226,15 @@ class Workers:
             say(f"rank {sign.rank} has been frozen (SIGSTOP) for {longest:.0f} s: killed")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(sign.pid, signal.SIGKILL)
+
+
+def _least_stop(recipe: Recipe) -> float:
+    """Seconds that a rank must have been stopped for to be why others were silent: half of what a layer waits."""
+    launcher, inprocess = layer_settings.ft_launcher(recipe), layer_settings.inprocess(recipe)
+    waits = [recipe.recovery.process_group_timeout]
+    waits += [launcher.rank_heartbeat_timeout] if launcher is not None else []
+    waits += [inprocess.hard_timeout] if inprocess is not None else []
+    return min(waits).total_seconds() / 2
 
 
 def _is_fault(outcome: Outcome) -> bool:

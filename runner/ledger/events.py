@@ -204,10 +204,15 @@ class FaultFired(Event):
 
 @dataclass(frozen=True)
 class FaultSeen(Event):
-    """This rank, or its launcher, learnt that the current life is over."""
+    """This rank, or its launcher, learnt that the current life is over.
+
+    `lasted`: seconds for which it had been held up before that, where a launcher has seen when that began: what still
+    ended in that time, a step of a rank that was woken to be killed, say, was no training. 0: not known.
+    """
 
     layer: str
     reason: str
+    lasted: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from runner.ledger.events import (
 from runner.ledger.refusals import without_refusals
 
 NS = 1_000_000_000
+_SEEN_WITHIN = NS  # from when a rank is stopped until a look finds it so
 _FELT_LATER = ("loader_death", "loader_hang")
 
 
@@ -66,6 +67,7 @@ class JobLife:
         work: its steps in order.
         fired: (time, rank, event) of the injected faults.
         finished: the last step that each rank finished in it.
+        held_up: since when it was held up by what ended it, where somebody saw that begin.
         seen: first moment at which a process knew that this life is over.
         torn_down: last moment of its clearing away.
         commits: (time, event) of committed saves.
@@ -83,6 +85,7 @@ class JobLife:
     work: list[Work] = field(default_factory=list)
     fired: list[tuple[int, int, FaultFired]] = field(default_factory=list)
     finished: dict[int, int] = field(default_factory=dict)
+    held_up: int | None = None
     seen: int | None = None
     seen_layer: str = ""
     reason: str = ""
@@ -263,8 +266,16 @@ def _ends_from_launchers(lives: Sequence[JobLife], records: Sequence[Record]) ->
             life.reason, life.clean = r.event.reason, False
             if life.seen is None or r.at < life.seen:
                 life.seen, life.seen_layer = r.at, r.event.layer
+            if r.event.lasted > 0:
+                began = _fired_then(life, r.at - round(r.event.lasted * NS))
+                life.held_up = began if life.held_up is None else min(began, life.held_up)
         elif isinstance(r.event, TeardownEnded):
             life.torn_down = max(r.at, life.torn_down or r.at)
+
+
+def _fired_then(life: JobLife, began: int) -> int:
+    """When trouble began that somebody saw a moment later: an injected fault says it itself."""
+    return max((at for at, _, _ in life.fired if 0 <= began - at < _SEEN_WITHIN), default=began)
 
 
 def _launches(records: Sequence[Record]) -> tuple[Launch, ...]:

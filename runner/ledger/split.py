@@ -4,7 +4,8 @@ useful     executions of steps whose result was kept: no later life resumed from
 replayed   executions, whole or partial, whose result was lost and had to be made again
 stall      training waited for a checkpoint or snapshot; at the end, for the last commit
 detection  from the fault until the first process knew. An injected fault begins when it fired, any other with the
-           last thing that the life finished (a step, the load), so that the broken step counts here. Where nobody
+           last thing that the life finished (a step, the load), so that the broken step counts here; where a rank was
+           seen to be stopped, then, whatever a rank that was woken to be killed still finished. Where nobody
            recorded that they knew (a kill below the launcher): until the old life was cleared away or the next began
 teardown   from then until the old life was cleared away; after a life that ended well, until the command ended
 startup    from then, or from the start of a command, until the slowest rank began to load
@@ -71,6 +72,8 @@ class _Tiler:
 
 def fault_time(life: JobLife) -> int:
     """When the trouble that ended a life began (nanoseconds)."""
+    if life.held_up is not None:
+        return life.held_up if life.seen is None else min(life.held_up, life.seen)
     for at, _, event in life.broken_by:
         if event.step > life.last_step:
             return at
@@ -137,14 +140,15 @@ def _steps(tiler: _Tiler, life: JobLife, index: int, kept: int | None) -> None:
         good = unit.count if kept is None else min(unit.count, max(0, kept - unit.first + 1))
         lost = unit.count - good
         begin = tiler.cursor
-        length = max(0, unit.end - begin)
+        end = unit.end if life.held_up is None else min(unit.end, life.held_up)
+        length = max(0, end - begin)
         busy = length - min(unit.stalled, length)
         tokens = unit.tokens * good // unit.count
         if good:
             tiler.until(begin + busy * good // unit.count, "useful", index, steps=good, tokens=tokens)
         if lost:
             tiler.until(begin + busy, "replayed", index, steps=lost, tokens=unit.tokens - tokens)
-        tiler.until(unit.end, "stall", index)
+        tiler.until(end, "stall", index)
 
 
 def _ending(tiler: _Tiler, history: History, index: int, following: JobLife | None) -> None:

@@ -34,7 +34,8 @@ class Heartbeats:
             if control is not None:
                 announce(control, stacks)
             stacks.parent.mkdir(parents=True, exist_ok=True)
-            self._stacks = stacks.open("w", encoding="utf-8", errors="backslashreplace")
+            # To append: the supervisor may have written there that this rank is frozen.
+            self._stacks = stacks.open("a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:  # a full disk must not end a run that could go on
             complain(
                 f"the stacks of this rank will be unknown if it falls silent: {stacks}: {error.strerror}"

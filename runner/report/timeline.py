@@ -96,10 +96,11 @@ def rank_bars(view: RunView, records: Sequence[Record], least: int = 0) -> list[
             last = e.step if isinstance(e, StepEnded) else e.last
             start = at if r.life in stepping else max(at, r.at - round(e.seconds * NS))
             stepping.add(r.life)
-            stalled = min(round(e.stalled * NS), r.at - start)
+            end = r.at if life.held_up is None else max(start, min(r.at, life.held_up))
+            stalled = min(round(e.stalled * NS), end - start)
             limit = kept[i]
-            bars.append((start, r.at - stalled, "useful" if limit is None or last <= limit else "replayed"))
-            bars.append((r.at - stalled, r.at, "stall"))
+            bars.append((start, end - stalled, "useful" if limit is None or last <= limit else "replayed"))
+            bars.append((end - stalled, end, "stall"))
             cursor[r.life] = r.at
     bars += _unfinished(view, records, cursor)
     return merged((Span(start, end, kind, 0) for start, end, kind in sorted(bars)), least)

@@ -18,6 +18,7 @@ from runner.faults.schedule import post_mortem
 from runner.launch.deaths import Deaths
 from runner.launch.outcome import Outcome, OutcomeReader, read_outcome, write_outcome
 from runner.launch.presence import Roll, WorkerSign
+from runner.launch.process import state_of
 from runner.launch.verdict import conclude
 from runner.launch.watching import Workers
 from runner.ledger.events import FaultSeen
@@ -332,3 +333,59 @@ def test_each_death_before_the_ranks_met_has_a_record_of_its_own_and_counts_as_o
     deaths.settle(finally_=True)
     assert len(read_records(tmp_path)) == 3
     assert post_mortem(tmp_path).startswith("faults that happened (3)\n")
+
+
+@pytest.mark.parametrize(
+    ("layer", "first", "number"),
+    [
+        ("ft_launcher", 0, signal.SIGKILL),  # by the monitor of the peer, which is silent for as long
+        ("ft_launcher", 1, signal.SIGKILL),
+        ("inprocess", 1, signal.SIGTERM),
+    ],
+)
+def test_a_frozen_rank_is_to_blame_whoever_is_killed_first_and_the_silence_counts_from_when_it_froze(
+    tmp_path: Path,
+    worker: Callable[..., subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    layer: str,
+    first: int,
+    number: signal.Signals,
+) -> None:
+    """NVRx wakes a rank before it kills it."""
+    monkeypatch.setattr("runner.launch.watching._least_stop", lambda recipe: 0.3)
+    workers, run, ledger = watched(tmp_path, layer)
+    ranks = [worker(0, rank, "1-a") for rank in (0, 1)]
+    workers.look()
+    for _ in range(2):  # the first time it goes on in time
+        ranks[1].send_signal(signal.SIGSTOP)
+        until = time.monotonic() + 20
+        while state_of(ranks[1].pid) != "T":
+            assert time.monotonic() < until
+        workers.look()
+        ranks[1].send_signal(signal.SIGCONT)
+        while state_of(ranks[1].pid) == "T":
+            assert time.monotonic() < until
+        workers.look()
+    ranks[1].send_signal(signal.SIGSTOP)
+    while state_of(ranks[1].pid) != "T":
+        assert time.monotonic() < until
+    froze = time.time()
+    while time.time() < froze + 0.5:
+        workers.look()
+        time.sleep(0.02)
+    ranks[1].send_signal(signal.SIGCONT)
+    while state_of(ranks[1].pid) == "T":
+        assert time.monotonic() < until
+    workers.look()
+    ranks[first].send_signal(number)
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended" / str(ranks[first].pid)).write_text(str(ranks[first].wait()))
+    workers.look()
+    ledger.close()
+    (record,) = read_records(run)
+    assert (record.kind, record.rank) == ("hang", 1)
+    (told,) = seen(run)
+    assert isinstance(told, FaultSeen)
+    assert told.reason == "rank 1 was frozen (SIGSTOP), and was killed after step 0" == str(record)
+    (when,) = [r.stamp.t for r in read_run(run).records if isinstance(r.event, FaultSeen)]
+    assert abs(when - told.lasted - froze) < 0.3 and told.lasted > 0.4

@@ -11,7 +11,14 @@ from pathlib import Path
 from runner.faults.records import read_records
 from runner.launch.deaths import Deaths
 from runner.launch.presence import WorkerSign
-from runner.launch.silence import EmptyStacks, hung_ranks, remove_leftover_stacks
+from runner.launch.silence import (
+    EmptyStacks,
+    announce,
+    hung_ranks,
+    mark_frozen,
+    remove_leftover_stacks,
+    take_mark_back,
+)
 
 WAITS = """Timeout (0:00:09)!
 Thread 0x00007f01 (most recent call first):
@@ -55,6 +62,30 @@ def test_where_all_that_wrote_did_wait_the_one_that_wrote_nothing_is_frozen(tmp_
     assert hung_ranks(tmp_path, within=30, before=now / 1000) == [], (
         "nobody was silent: a kill of another kind"
     )
+
+
+def test_a_rank_that_was_frozen_is_named_whatever_it_writes_when_it_is_woken_to_be_killed(tmp_path):
+    """Its supervisor has noted it where those of other nodes read it, too; a rank that went on is frozen no more."""
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    now = time.time()
+    ours = [folder / f"silent-rank0000{rank}-{int(now * 1000) - 20_000}.txt" for rank in (0, 1)]
+    announce(tmp_path, ours[1])
+    stacks = ours[1].open("a")  # as a rank has it, from the start of its life
+    mark_frozen(tmp_path, os.getpid(), now - 12)
+    for woken in (WAITS, HANGS):
+        stacks.write(woken)
+        stacks.flush()
+        ours[0].write_text(HANGS)
+        (hung,) = hung_ranks(tmp_path, within=30, before=now)
+        assert hung.rank == 1 and hung.frozen_since == round(now - 12, 3) and woken in hung.stacks
+    take_mark_back(tmp_path, os.getpid())
+    assert [silent.rank for silent in hung_ranks(tmp_path, within=30, before=now)] == [0]
+    stacks.close()
+    ours[1].unlink()
+    mark_frozen(tmp_path, os.getpid(), now)
+    assert not ours[1].exists(), "its life has ended, and its file with it"
+    mark_frozen(tmp_path, 1, now)  # under a layer without such files
 
 
 def test_an_empty_file_goes_once_nobody_asks_any_more_whether_its_rank_was_frozen(tmp_path: Path) -> None:

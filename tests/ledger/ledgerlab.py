@@ -84,6 +84,13 @@ class Lab:
         self.wait(teardown)
         self.all(TeardownEnded())
 
+    def frozen(self, seconds: float, *, finishes: int | None = None) -> None:
+        """A rank is frozen `seconds` long, and killed; woken for that, it still finishes a step, where one is given."""
+        self.wait(seconds)
+        if finishes is not None:
+            self.all(StepEnded(finishes, seconds, 0.0, 1000, 5.0 / finishes, 1e-3, 1.0))
+        self.at(-1, FaultSeen("launcher", "rank 1 was frozen (SIGSTOP), and was killed", seconds))
+
     def finish(self) -> None:
         self.all(LifeEnded("finished", 0))
 

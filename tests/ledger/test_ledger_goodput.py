@@ -208,6 +208,38 @@ def test_a_death_that_the_launcher_saw_is_the_cause_not_what_it_did_to_the_peers
     assert recovery.parts["detection"] == pytest.approx(0.2 * NS, abs=2)
 
 
+@pytest.mark.parametrize("injected", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_step_that_a_frozen_rank_finishes_when_it_is_woken_to_be_killed_is_no_training(
+    kept: bool, injected: bool
+) -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1)
+    lab.wait(0.25)
+    if injected:
+        lab.at(1, FaultFired(1, 2, "sigstop"))
+        lab.wait(0.05)
+    lab.frozen(10.0, finishes=2)
+    lab.wait(1.5)
+    lab.begin("2", 2 if kept else 1, startup=1, load=1)
+    for step in (2, 3)[kept:]:
+        lab.step(step)
+    lab.finish()
+    lab.launched()
+    goodput, _, _ = account(merge(lab.items))
+    (recovery,) = goodput.recoveries
+    known = 0.05 if injected else 0.0
+    assert {k: round(v / NS, 3) for k, v in recovery.parts.items() if v} == {
+        "detection": 10.0 + known, "teardown": 1.5, "startup": 1.0, "load": 1.0, "step": 1.0,
+    }  # fmt: skip
+    split = {kind: round(value / NS, 3) for kind, value in goodput.split.items()}
+    assert split["detection"] == 10.0 + known
+    assert (split["useful"], split["replayed"]) == ((2.25, 0.0) if kept else (3.0, 0.25))
+    assert (goodput.useful_steps, goodput.replayed_steps) == ((3, 0) if kept else (3, 1))
+
+
 def test_steps_kept_but_never_recorded_count_as_useful() -> None:
     lab = Lab()
     lab.launch()

@@ -49,7 +49,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(SaveStarted, steps, st.just("async"), spans),
     st.builds(SaveCommitted, steps, st.integers(0, 10**9), spans),
     st.builds(FaultFired, st.integers(0, 5), steps, st.just("hang")),
-    st.builds(FaultSeen, st.just("inprocess"), st.text(max_size=5)),
+    st.builds(FaultSeen, st.just("inprocess"), st.text(max_size=5), st.sampled_from([0.0, 3.0, 200.0])),
     st.just(TeardownEnded()),
     st.builds(LifeEnded, st.sampled_from(["finished", "fault", "preempted", "refused", "error"])),
 )
@@ -91,6 +91,8 @@ def stories(draw: st.DrawFn) -> list[tuple[Event, Stamp]]:
                     saved.append(step)
             if draw(st.booleans()):
                 lab.fault(step + 1, partial=draw(seconds), detection=draw(seconds), teardown=draw(seconds))
+            elif draw(st.booleans()):
+                lab.frozen(draw(seconds), finishes=step + 1 if draw(st.booleans()) else None)
         if draw(st.booleans()):
             lab.finish()
             lab.wait(draw(seconds))
