@@ -260,7 +260,15 @@ class Deaths:
 
     def _said(self, local_rank: int) -> list[bytes]:
         pattern = rb"failed \(exitcode: (-?\d+)\) local_rank: %d \(pid: \d+\)" % local_rank
-        return re.findall(pattern, self._log.read_bytes())
+        return re.findall(pattern, said_in(self._log))
+
+
+def said_in(log: Path) -> bytes:
+    """What a launcher has printed; nothing where somebody has removed its log: what workers have said stands."""
+    try:
+        return log.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def status_name(code: int) -> str:

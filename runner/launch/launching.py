@@ -29,6 +29,7 @@ from runner.launch.run_folder import RunFolder
 from runner.launch.scratch import scratch_environ
 from runner.launch.signals import StopRequests
 from runner.launch.silence import EmptyStacks, remove_leftover_stacks
+from runner.launch.stale import remove_stale_folders, sign
 from runner.launch.terminal import offer_terminal
 from runner.launch.thaw import Frozen, beside_workers
 from runner.launch.verdict import Verdict, Watch, conclude, signal_to_launcher
@@ -106,6 +107,9 @@ class Launch:
         folder, recipe = self._folder, self._recipe
         argv = self._place.argv(recipe, folder.write_recipe())
         remove_leftovers(folder.run_id)  # of a launch whose machine was switched off
+        assert self._control.folder is not None
+        sign(self._control.folder, folder.path, (self._parent, os.getpid()))
+        remove_stale_folders(folder.path)
         if self._place.node_rank == 0:
             remove_leftover_stacks(folder.path)
         outcomes = OutcomeReader(folder.path, self._control.folder)
@@ -215,7 +219,8 @@ class Launch:
             if now > frozen_at:
                 frozen_at = now + _FROZEN_EVERY
                 starters = [process.pid for process in (launcher, *beside.processes)]
-                for pid in frozen.wake(beside_workers(starters, workers.pids())):
+                beside_ranks = beside_workers(starters, workers.pids())
+                for pid in frozen.wake([self._parent, *beside_ranks]):
                     say(f"process {pid} ({process_name(pid)}) was stopped (SIGSTOP) and is woken")
             if now > strays_at:
                 strays_at = now + _STRAYS_EVERY

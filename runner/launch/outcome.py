@@ -12,9 +12,10 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from runner.errors import ExitCode
+from runner.errors import ExitCode, RunError
 from runner.launch.durable import write_durably
 from runner.launch.lastword import ROOM, LastWord, last_words
+from runner.launch.presence import start_of
 from runner.strictjson import parse
 
 # These end the run whatever the recovery layer is: a restart would meet the same again, or is not allowed any more.
@@ -131,7 +132,11 @@ class OutcomeReader:
         self._unreadable: set[str] = set()
 
     def outcomes(self) -> list[Outcome]:
-        """All outcomes so far, oldest first."""
+        """All outcomes so far, oldest first.
+
+        Raises:
+            RunError: the run's folder was removed.
+        """
         for name in self._names():
             if name not in self._earlier and name not in self._read and name not in self._unreadable:
                 outcome = read_outcome(self._folder / name)
@@ -148,13 +153,29 @@ class OutcomeReader:
         return last_words(self._control) if self._control is not None else {}
 
     def _names(self) -> list[str]:
-        return [name for name in os.listdir(self._folder) if not name.startswith(".")]  # noqa: PTH208 - names
+        try:
+            return [name for name in os.listdir(self._folder) if not name.startswith(".")]  # noqa: PTH208 - names
+        except FileNotFoundError:
+            raise RunError(
+                f"{self._folder}: removed while the run went on; "
+                "the same command begins from the newest checkpoint that is left"
+            ) from None
 
 
 def decide(outcomes: list[Outcome]) -> Outcome | None:
-    """The outcome that speaks for the run: the first decisive one, else the first cause, else the first of all."""
-    for wanted in (lambda o: o.decisive, lambda o: o.exit_code and not o.consequence, lambda o: o.exit_code):
-        for outcome in outcomes:
-            if wanted(outcome):
-                return outcome
-    return outcomes[-1] if outcomes else None
+    """The outcome that speaks for the run: the first decisive one, else of the last start that has a cause the first.
+
+    Where none has one, the first of all that is none: what the starts before it ended with has been mended.
+    """
+    decisive = [outcome for outcome in outcomes if outcome.decisive]
+    causes = [outcome for outcome in outcomes if outcome.exit_code and not outcome.consequence]
+    others = [outcome for outcome in outcomes if outcome.exit_code]
+    if causes:
+        causes = [outcome for outcome in causes if _same_start(outcome, causes[-1])]
+    return next(iter([*decisive, *causes, *others, *outcomes[-1:]]), None)
+
+
+def _same_start(one: Outcome, other: Outcome) -> bool:
+    if one.attempt.startswith(NO_LIFE) or other.attempt.startswith(NO_LIFE):
+        return one.restart == other.restart
+    return start_of(one.attempt) == start_of(other.attempt)

@@ -25,6 +25,7 @@ from runner.errors import ExitCode, RunError, in_another_locale, storage_error
 from runner.launch.children import kill_descendants
 from runner.launch.process import adopt_orphans
 from runner.launch.signals import hold_back, stop_signals
+from runner.launch.stale import PREFIX
 from runner.launch.terminal import append_to_files
 from runner.launch.thaw import Frozen
 from runner.streams import complain
@@ -75,7 +76,7 @@ def run(loaded: LoadedRecipe, *, verbose: bool = False) -> int:
 @contextlib.contextmanager
 def control_folder() -> Iterator[Path]:
     """The control folder of a run on this node. What cannot be removed of it changes nothing in how the run ended."""
-    with tempfile.TemporaryDirectory(prefix="nvrx-run-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
     if os.path.lexists(folder):
         complain(f"nvrx-run: {folder} cannot be removed and is left behind: something of it is in use")

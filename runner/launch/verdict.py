@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.errors import ExitCode
 from runner.faults.records import cause_of, records_of
-from runner.launch.deaths import Death, status_name
+from runner.launch.deaths import Death, said_in, status_name
 from runner.launch.outcome import DECISIVE, Outcome, decide
 from runner.recipe.recipe import Recipe
 
@@ -107,7 +107,7 @@ def why_again(outcomes: list[Outcome], deaths: list[Death], restart: int, outsid
 
 def signal_to_launcher(log: Path, pid: int) -> str:
     """The signal that a launcher says has ended it, or nothing. It ends its workers by the same one first."""
-    found = re.findall(rf"Process {pid} got signal: (\d+)", log.read_text(encoding="utf-8", errors="replace"))
+    found = re.findall(rb"Process %d got signal: (\d+)" % pid, said_in(log))
     return status_name(-int(found[-1])) if found else ""
 
 
@@ -147,9 +147,8 @@ def _last_fault(run_folder: Path, life: str) -> str:
 def _last_line(log: Path) -> str:
     """The last line that names an error, or else the last one: other processes may have written after it."""
     lines = [
-        line.strip()
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
-        if line.strip(" =-\t")
+        line.strip() for line in said_in(log).decode(errors="replace").splitlines() if line.strip(" =-\t")
     ]
     errors = [line for line in lines if _NAMES_ERROR.search(line)]
-    return (errors or lines or ["it printed nothing"])[-1][:300]
+    nothing = "it printed nothing" if log.exists() else f"its log was removed ({log})"
+    return (errors or lines or [nothing])[-1][:300]

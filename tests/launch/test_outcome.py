@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tinylab import recipe_text
 
-from runner.errors import ExitCode
+from runner.errors import ExitCode, RunError
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.launch.control import Control
+from runner.launch.deaths import Deaths
 from runner.launch.earlier import decisive, earlier_launches, note_earlier_launches
-from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
-from runner.launch.verdict import Watch, conclude
+from runner.launch.outcome import NO_LIFE, Outcome, OutcomeReader, decide, write_outcome
+from runner.launch.presence import WorkerSign
+from runner.launch.verdict import Watch, conclude, signal_to_launcher
 from runner.recipe.load import load_recipe
 
 AHEAD, BEHIND = 4e9, 1.0  # wall clocks of nodes that are far out
@@ -52,3 +55,45 @@ def test_a_node_whose_launcher_ends_well_is_done_only_when_rank_0_says_so(tmp_pa
         assert conclude([], watch, several, log).exit_code == ExitCode.CRASHED
         done = outcome(ExitCode.DONE, "a", BEHIND)
         assert conclude([done], watch, several, log).exit_code == ExitCode.DONE
+
+
+def test_of_several_starts_the_last_has_the_word_and_in_it_the_first_cause() -> None:
+    told = [
+        Outcome(1, "mended", 1, 2, "1-a", 0, time=1),
+        Outcome(1, "cause", 0, 4, "2-b", 1, time=2),
+        Outcome(1, "led to", 1, 4, "2-b", 1, time=3),
+        Outcome(1, "follows", 1, 4, "2-b", 1, consequence=True, time=4),
+    ]
+    assert [getattr(decide(told[:n]), "message", None) for n in range(5)] == [
+        None, "mended", "cause", "cause", "cause",
+    ]  # fmt: skip
+    told.append(Outcome(1, "no life", 1, 0, f"{NO_LIFE}7", 2, time=5))
+    assert decide(told) is told[-1]
+    told.append(Outcome(int(ExitCode.PREEMPTED), "stopped", 0, 5, "3-c", 2, time=6))
+    assert decide(told) is told[-1]
+
+
+def test_a_folder_that_is_removed_while_the_run_goes_on_is_said_to_be(tmp_path: Path) -> None:
+    reader = OutcomeReader(tmp_path)
+    assert reader.outcomes() == []
+    (tmp_path / "outcome").rmdir()
+    with pytest.raises(RunError, match="outcome: removed while the run went on; the same command") as caught:
+        reader.outcomes()
+    assert caught.value.exit_code == ExitCode.CRASHED
+
+
+def test_a_log_that_is_removed_while_the_run_goes_on_takes_nothing_from_what_workers_say(
+    tmp_path: Path,
+) -> None:
+    path, log = tmp_path / "recipe.yaml", tmp_path / "gone.log"
+    path.write_text(recipe_text(tmp_path, "none"))
+    recipe = load_recipe(path).recipe
+    stopped = Outcome(int(ExitCode.PREEMPTED), "stopped after step 3", 0, 3, "1-a")
+    watch = Watch(launcher_status=1, workers_came=True)
+    assert conclude([stopped], watch, recipe, log).exit_code == ExitCode.PREEMPTED
+    assert "its log was removed" in conclude([], Watch(launcher_status=1), recipe, log).message
+    assert signal_to_launcher(log, 7) == ""
+    deaths = Deaths(log, tmp_path, "none")
+    assert deaths.add(WorkerSign(7, 1, 1, 0, "1-a", step=3), []) is not None
+    deaths.settle(finally_=True)
+    assert [str(death) for death in deaths.all] == ["rank 1 died"]

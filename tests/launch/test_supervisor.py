@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -253,8 +254,8 @@ def test_worker_that_dies_again_and_again_after_the_same_step_is_no_progress(sup
     "both", [True, slow(False)]
 )  # `kill -9 %1` takes the whole command: nobody is left to clear up
 @pytest.mark.parametrize("layer", ["ft_launcher+inprocess", *map(slow, LAYERS[:3])])
-def test_nothing_survives_the_killed_supervisor(supervised, layer, both):
-    run = supervised(layer, "3:0:hang")
+def test_nothing_survives_the_killed_supervisor(supervised, temporary, layer, both):
+    run = supervised(layer, "3:0:hang", env={"TMPDIR": str(temporary)})
     run.until((run.run / "fired-3-0-hang").exists)
     for pid in [run.process.pid, *(children_by_parent()[run.process.pid] if both else [])]:
         os.kill(pid, signal.SIGKILL)
@@ -265,6 +266,9 @@ def test_nothing_survives_the_killed_supervisor(supervised, layer, both):
     while processes_of(run.folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert processes_of(run.folder) == []
+    if both:
+        assert list(temporary.iterdir())
+        assert supervised(layer, env={"TMPDIR": str(temporary)}).wait()[0] == 0
 
 
 def test_shared_memory_goes_with_the_run_although_its_supervisor_was_killed(supervised):
@@ -315,7 +319,7 @@ def test_a_rank_whose_monitor_process_does_not_come_is_killed_and_named(supervis
 
 
 @pytest.mark.slow  # by default in tests/launch/test_thaw.py
-@pytest.mark.parametrize("who", ["supervisor", "launcher", "fork server", "client", "monitor"])
+@pytest.mark.parametrize("who", ["command", "supervisor", "launcher", "fork server", "client", "monitor"])
 def test_a_process_that_is_no_rank_and_is_stopped_is_woken(supervised, who):
     run = supervised("ft_launcher", env={"TINY_STEP": "0.1"})
     run.until((run.run / "state.json").exists)
@@ -326,7 +330,12 @@ def test_a_process_that_is_no_rank_and_is_stopped_is_woken(supervised, who):
     below = children_by_parent()[launcher]
     monitors = [pid for pid in below if command(pid) == command(launcher)]  # forked
     clients = [pid for pid in below if pid not in monitors]
-    every = {"supervisor": [supervisor], "launcher": [launcher], "fork server": [server]}
+    every = {
+        "command": [run.process.pid],
+        "supervisor": [supervisor],
+        "launcher": [launcher],
+        "fork server": [server],
+    }
     pid = (every | {"client": clients, "monitor": monitors})[who][0]
     os.kill(pid, signal.SIGSTOP)
     code, _, err = run.wait()
@@ -378,6 +387,25 @@ def test_a_killed_fork_server_is_no_fault_of_a_rank(supervised, layer):
     told = [r.event for r in read_run(run.run).records if isinstance(r.event, FaultSeen) and r.rank < 0]
     assert told[-1] == FaultSeen("launcher", says), "the account names the cause"
     assert (run.run / "state.json").read_text() == str(expected())
+
+
+@pytest.mark.slow
+def test_parts_of_the_run_that_are_removed_while_it_goes_on_change_no_code(supervised):
+    run = supervised("none", env={"TINY_STEP": "0.2"})
+    run.until((run.run / "state.json").exists)
+    for name in ("logs", "ledger", "faults"):
+        shutil.rmtree(run.run / name, ignore_errors=True)
+    run.process.terminate()
+    code, _, err = run.wait()
+    assert code == 14 and "stopped after step" in err, err
+    run = supervised("none", env={"TINY_STEP": "0.2"})
+    shutil.rmtree(run.run / "outcome")
+    code, _, err = run.wait()
+    assert code == 1, err
+    assert err.startswith(f"nvrx-run: {run.run}/outcome: removed while the run went on; the same command"), (
+        err
+    )
+    assert supervised("none").wait()[0] == 0
 
 
 def command(pid: int) -> bytes:
