@@ -40,7 +40,7 @@ def _parser() -> Parser:
         ("--emit-data-job", "print the Kubernetes objects of the data step"),
         ("--emit-sbatch", "print a Slurm batch script"),
         ("--checkpoints", "list the run's checkpoints"),
-        ("--faults", "print the fault schedule"),
+        ("--faults", "list the planned faults, and where and how those that happened broke the run"),
         ("--export", "write a checkpoint for other programs: RECIPE STEP, a number or latest (-o FOLDER)"),
     ):
         what.add_argument(flag, dest="action", action="store_const", const=flag[2:], help=text)

@@ -39,6 +39,8 @@ def _planned(recipe: Recipe) -> str:
 
 def post_mortem(run_folder: Path) -> str:
     """One block for each fault that happened: the rank that had it first, then what the others saw."""
+    if not run_folder.is_dir():
+        return f"faults that happened: the run has not started, {run_folder} is not there"
     records, damaged = read_records(run_folder), damaged_records(run_folder)
     left_out = "".join(f"\nleft out, for it is damaged: {path}" for path in damaged)
     if not records:

@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 2294539996
+CHECKSUM = 2946512750
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -142,11 +142,11 @@ TABLE: dict[str, dict[str, Any]] = {
         'storage_bandwidth': (('optional', ('size', None, None, None, None)), ('value', None)),
     },
     'NoRecovery': {
-        'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
-        'start_timeout': (('duration', None, 0.0, None, None), ('seconds', 120.0)),
-        'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
+        'process_group_timeout': (('duration', 1.0, None, None, None), ('seconds', 600.0)),
+        'start_timeout': (('duration', 1.0, None, None, None), ('seconds', 120.0)),
+        'rendezvous_timeout': (('duration', 1.0, None, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
-        'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
+        'stop_timeout': (('duration', 1.0, None, None, None), ('seconds', 300.0)),
         'stragglers': (('optional', ('section', 'StragglerSettings')), ('value', None)),
         'layer': (('literal', ('none',)), None),
     },
@@ -155,11 +155,11 @@ TABLE: dict[str, dict[str, Any]] = {
         'factor': (('float', None, 1, None, None), ('value', 1.5)),
     },
     'InprocessRecovery': {
-        'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
-        'start_timeout': (('duration', None, 0.0, None, None), ('seconds', 120.0)),
-        'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
+        'process_group_timeout': (('duration', 1.0, None, None, None), ('seconds', 600.0)),
+        'start_timeout': (('duration', 1.0, None, None, None), ('seconds', 120.0)),
+        'rendezvous_timeout': (('duration', 1.0, None, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
-        'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
+        'stop_timeout': (('duration', 1.0, None, None, None), ('seconds', 300.0)),
         'stragglers': (('optional', ('section', 'StragglerSettings')), ('value', None)),
         'layer': (('literal', ('inprocess',)), None),
         'inprocess': (('section', 'InprocessSettings'), ('section', 'InprocessSettings')),
@@ -186,11 +186,11 @@ TABLE: dict[str, dict[str, Any]] = {
         'time': (('duration', None, 0.0, None, None), None),
     },
     'FtLauncherRecovery': {
-        'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
-        'start_timeout': (('duration', None, 0.0, None, None), ('seconds', 120.0)),
-        'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
+        'process_group_timeout': (('duration', 1.0, None, None, None), ('seconds', 600.0)),
+        'start_timeout': (('duration', 1.0, None, None, None), ('seconds', 120.0)),
+        'rendezvous_timeout': (('duration', 1.0, None, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
-        'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
+        'stop_timeout': (('duration', 1.0, None, None, None), ('seconds', 300.0)),
         'stragglers': (('optional', ('section', 'StragglerSettings')), ('value', None)),
         'layer': (('literal', ('ft_launcher',)), None),
         'ft_launcher': (('section', 'FtLauncherSettings'), ('section', 'FtLauncherSettings')),
@@ -210,11 +210,11 @@ TABLE: dict[str, dict[str, Any]] = {
         'term_timeout': (('duration', None, 0.0, None, None), ('seconds', 30.0)),
     },
     'CombinedRecovery': {
-        'process_group_timeout': (('duration', None, 0.0, None, None), ('seconds', 600.0)),
-        'start_timeout': (('duration', None, 0.0, None, None), ('seconds', 120.0)),
-        'rendezvous_timeout': (('duration', None, 0.0, None, None), ('seconds', 900.0)),
+        'process_group_timeout': (('duration', 1.0, None, None, None), ('seconds', 600.0)),
+        'start_timeout': (('duration', 1.0, None, None, None), ('seconds', 120.0)),
+        'rendezvous_timeout': (('duration', 1.0, None, None, None), ('seconds', 900.0)),
         'stop_signals': (('list', ('literal', ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGUSR2')), 1, None), ('value', ('SIGTERM', 'SIGINT', 'SIGUSR1'))),
-        'stop_timeout': (('duration', None, None, None, None), ('seconds', 300.0)),
+        'stop_timeout': (('duration', 1.0, None, None, None), ('seconds', 300.0)),
         'stragglers': (('optional', ('section', 'StragglerSettings')), ('value', None)),
         'layer': (('literal', ('ft_launcher+inprocess',)), None),
         'inprocess': (('section', 'InprocessSettings'), ('section', 'InprocessSettings')),
@@ -289,8 +289,8 @@ TABLE: dict[str, dict[str, Any]] = {
         'volume_mounts': (('list', ('dict', ('str', None, None, None), ('any',), None, None), None, None), ('value', ())),
         'pod_restarts': (('optional', ('int', 0, None, 2147483647, None)), ('value', None)),
         'grace_period': (('optional', ('duration', None, None, None, None)), ('value', None)),
-        'leader_timeout': (('duration', None, None, None, None), ('seconds', 1800.0)),
-        'active_deadline': (('optional', ('duration', None, None, None, None)), ('value', None)),
+        'leader_timeout': (('duration', 10.0, None, None, None), ('seconds', 1800.0)),
+        'active_deadline': (('optional', ('duration', 60.0, None, None, None)), ('value', None)),
         'ttl_after_finished': (('optional', ('duration', None, None, None, None)), ('seconds', 604800.0)),
         'patches': (('dict', ('literal', ('ConfigMap', 'Job', 'Namespace', 'PersistentVolume', 'PersistentVolumeClaim', 'Service', 'ServiceAccount')), ('dict', ('str', None, None, None), ('any',), None, None), None, None), ('value', {})),
     },

@@ -15,6 +15,8 @@ Duration = Annotated[
     PlainSerializer(format_duration),
     WithJsonSchema({"type": ["string", "number"], "examples": ["90s", "20m", 1.5], "unit": "seconds"}),
 ]
+Patience = Annotated[Duration, Field(ge=timedelta(seconds=1))]
+"""A timeout of something that takes its time: less than a second is a slip of the unit."""
 PositiveDuration = Annotated[Duration, Field(gt=timedelta(0))]
 Size = Annotated[
     int,

@@ -179,9 +179,9 @@ class KubernetesSection(Section):
     grace_period: Duration | None = None
     """Time between SIGTERM and SIGKILL of a pod. Default: a minute more than `stop_timeout`, or
     than ft_launcher's `term_timeout` where that is longer."""
-    leader_timeout: Duration = timedelta(minutes=30)
+    leader_timeout: Annotated[Duration, Field(ge=timedelta(seconds=10))] = timedelta(minutes=30)
     """Longest wait of a pod for the leader's name; covers image pulls and node start-up on the slowest node."""
-    active_deadline: Duration | None = None
+    active_deadline: Annotated[Duration, Field(ge=timedelta(minutes=1))] | None = None
     """Longest life of the Job. Set it below the end of a Capacity Block, 30 minutes before which nodes go away."""
     ttl_after_finished: Duration | None = timedelta(days=7)
     """When a finished Job and its pods are removed; `null` keeps them."""

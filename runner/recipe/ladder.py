@@ -82,7 +82,11 @@ def _recovery(facts: Facts) -> Iterator[Rung]:
             ("initial_rank_heartbeat_timeout", "the same, before the first heartbeat"),
         ):
             yield Rung(getattr(launcher, key).total_seconds(), f"ft_launcher.{key}", effect)
-    effect = "a collective fails, NCCL's watchdog ends the process"
+    effect = (
+        "a collective fails: gloo raises an error"
+        if facts.on_gpus is False
+        else "a collective fails, NCCL's watchdog ends the process"
+    )
     yield Rung(recovery.process_group_timeout.total_seconds(), "process_group_timeout", effect)
     effect = "a run that was asked to stop is killed"
     yield Rung(recovery.stop_timeout.total_seconds(), "stop_timeout", effect)

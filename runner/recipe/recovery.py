@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.recipe.fields import Duration, NonNegativeInt, PositiveDuration, PositiveInt, Section
+from runner.recipe.fields import Duration, NonNegativeInt, Patience, PositiveDuration, PositiveInt, Section
 
 
 class RestartWindow(Section):
@@ -112,21 +112,22 @@ class FtLauncherSettings(Section):
 
 
 class _Recovery(Section):
-    process_group_timeout: PositiveDuration = timedelta(minutes=10)
-    """Timeout of collectives (the NCCL watchdog). With in-process restart it must exceed `hard_timeout`."""
-    start_timeout: PositiveDuration = timedelta(minutes=2)
+    process_group_timeout: Patience = timedelta(minutes=10)
+    """Timeout of collectives (NCCL's watchdog; on CPUs gloo's own). With in-process restart it must exceed
+    `hard_timeout`."""
+    start_timeout: Patience = timedelta(minutes=2)
     """Longest time that a rank may take for one part of its start-up: imports, opening the data, building the model.
     A rank that hangs there is stopped, and the layer does with it what it does with any hang. Waiting for other ranks
     does not count; preparing data may take `rendezvous_timeout`, loading a checkpoint `checkpoint.load_timeout`. A rank
     that has said what it ended with must be gone within this time, too."""
-    rendezvous_timeout: PositiveDuration = timedelta(minutes=15)
+    rendezvous_timeout: Patience = timedelta(minutes=15)
     """Longest wait for all nodes to meet; covers image pulls on the slowest node."""
     stop_signals: Annotated[
         tuple[Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"], ...], Field(strict=False, min_length=1)
     ] = ("SIGTERM", "SIGINT", "SIGUSR1")
     """Signals to `nvrx-run` that ask for a stop: the ranks finish the step, save and end with exit code 14. A second
     one stops at once."""
-    stop_timeout: Duration = timedelta(minutes=5)
+    stop_timeout: Patience = timedelta(minutes=5)
     """Longest such a stop may take before the run is killed. Above one step and one save, below the grace period of
     whatever sends the signal."""
     stragglers: StragglerSettings | None = None

@@ -59,12 +59,14 @@ class ShapeError(ValueError):
 
 
 class _Config:
-    """Typed access to a configuration, with the defaults of transformers."""
+    """Typed access to a configuration, with the defaults of transformers; `asked` are the keys that were read."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
+        self.asked: list[str] = []
 
     def size(self, key: str, default: int | None = None) -> int:
+        self.asked.append(key)
         value = self.values.get(key)
         if value is None:
             if default is None:
@@ -75,6 +77,7 @@ class _Config:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
+        self.asked.append(key)
         value = self.values.get(key)
         if value is None:
             return default
@@ -196,12 +199,20 @@ def shape_of_config(values: Mapping[str, Any]) -> Shape | None:
         ShapeError: a key is missing, of the wrong type, or does not divide.
     """
     kind = values.get("model_type")
-    if not isinstance(kind, str):
-        return None
-    config = _Config(values)
+    return _read(_Config(values), kind) if isinstance(kind, str) else None
+
+
+def _read(config: _Config, kind: str) -> Shape | None:
     if kind in _LLAMA_LIKE:
         return _llama_like(config, kind)
     return _READERS[kind](config) if kind in _READERS else None
+
+
+def shape_keys(kind: str) -> tuple[str, ...]:
+    """The keys that decide the shape of a known `model_type`: those that are read of a configuration that has none."""
+    config = _Config({})
+    _read(config, kind)
+    return ("model_type", *dict.fromkeys(config.asked))
 
 
 def known_config(name: str) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from runner.recipe.units import parse_duration, parse_size
 from runner.recipe.view import BAD, View
 from runner.recipe.words import (
     LARGEST_INT,
+    choice_hint,
     choices_text,
     close_matches,
     describe,
@@ -23,6 +24,7 @@ from runner.recipe.words import (
     number_hint,
     short,
     shown,
+    unit_hint,
 )
 
 
@@ -172,7 +174,7 @@ class TypeChecker:
                 raise ValueError
             value = parse_duration(node.value)
         except ValueError:
-            return self._wrong(node, path, self._describe(kind))
+            return self._wrong(node, path, self._describe(kind), unit_hint(node.value, "duration"))
         return self._bounded(node, value.total_seconds(), value, kind, path)
 
     def _size(self, node: Node, kind: Type, path: Path) -> Any:
@@ -181,7 +183,7 @@ class TypeChecker:
                 raise ValueError
             value = parse_size(node.value)
         except ValueError:
-            return self._wrong(node, path, self._describe(kind))
+            return self._wrong(node, path, self._describe(kind), unit_hint(node.value, "size"))
         return self._bounded(node, value, value, kind, path)
 
     def _bounded(self, node: Node, number: float, value: Any, kind: Type, path: Path) -> Any:
@@ -193,20 +195,23 @@ class TypeChecker:
         return self._wrong(node, path, self._describe(kind), code="T204") if low or high else value
 
     def _str(self, node: Node, kind: Type, path: Path) -> Any:
-        _, shortest, longest, pattern = kind
+        _, shortest, longest, _pattern = kind
         if not isinstance(node.value, str) or isinstance(node.value, Doubtful):
-            hint = None
-            if not isinstance(node.value, Doubtful) and isinstance(node.value, bool | int | float):
-                hint = f'write "{node.raw}" if you mean the text'
+            hint = (
+                "" if _word(node) and not _fits(node.raw, kind) else None
+            )  # the text would be refused as well
+            if hint is None and not isinstance(node.value, Doubtful) and isinstance(node.value, int | float):
+                what = "boolean" if isinstance(node.value, bool) else "number"
+                hint = f'write "{node.raw}" for the text'
+                message = f"{shown(node)} is a {what} here, not text"
+                return self._wrong(node, path, self._describe(kind), hint, message=message)
             return self._wrong(node, path, self._describe(kind), hint)
         length = len(node.value)
         if (shortest is not None and length < shortest) or (longest is not None and length > longest):
             return self._wrong(
                 node, path, f"{self._describe(kind)}; this has {length} characters", code="T204"
             )
-        if pattern is not None and not re.search(
-            pattern.removesuffix("$") + r"\Z", node.value
-        ):  # as Rust's `$`
+        if not _fits(node.value, kind):
             return self._wrong(node, path, self._describe(kind), code="T204")
         return str(node.value)
 
@@ -216,10 +221,7 @@ class TypeChecker:
                 return choice
             if isinstance(node.value, Doubtful) and choice == node.value:
                 return choice
-        near = nearest_choice(node.value, kind[1])
-        return self._wrong(
-            node, path, self._describe(kind), f"did you mean `{near}`?" if near else None, code="T205"
-        )
+        return self._wrong(node, path, self._describe(kind), choice_hint(node.value, kind[1]), code="T205")
 
     def _list(self, node: Node, kind: Type, path: Path) -> Any:
         _, inner, shortest, longest = kind
@@ -310,15 +312,20 @@ class TypeChecker:
     # -- words ------------------------------------------------------------------------------------------------
 
     def _wrong(
-        self, node: Node, path: Path, expected: str, hint: str | None = None, code: str = "T203"
+        self,
+        node: Node,
+        path: Path,
+        expected: str,
+        hint: str | None = None,
+        code: str = "T203",
+        message: str | None = None,
     ) -> Any:
+        """Records a value that does not fit; an empty `hint` keeps the one for doubtful scalars away."""
         if isinstance(node.value, Doubtful) and hint is None:
             hint = doubt_hint(node.value, expected)
-        self.problems.append(
-            Problem(
-                code, node.at, dotted(path), misfit(node), value=shown(node), expected=expected, hint=hint
-            )
-        )
+        what = message or misfit(node)
+        found = Problem(code, node.at, dotted(path), what, shown(node), expected, hint or None)
+        self.problems.append(found)
         return BAD
 
     def _doubtful(self, node: Node, path: Path) -> Any:
@@ -328,6 +335,17 @@ class TypeChecker:
 
     def _describe(self, kind: Type) -> str:
         return describe(kind, self.table)
+
+
+def _word(node: Node) -> bool:
+    """Whether something is written that could be a text, and is not meant for nothing (`None`)."""
+    return bool(node.raw) and node.raw.lower() not in ("none", "nil", "undefined")
+
+
+def _fits(text: str, kind: Type) -> bool:
+    """Whether a text has the form of a type `str`; its length aside."""
+    pattern = kind[3]
+    return pattern is None or bool(re.search(pattern.removesuffix("$") + r"\Z", text))  # as Rust's `$`
 
 
 def _classes(kind: Type) -> list[tuple[str, str | None]]:

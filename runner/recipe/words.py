@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 from runner.recipe.node import Node
 from runner.recipe.scalars import read_plain
 from runner.recipe.table import Table, Type
 from runner.recipe.text import printable
+from runner.recipe.units import format_duration
 
 LARGEST_INT = 2**63 - 1
 _LONGEST_SHOWN = 80
@@ -19,9 +21,9 @@ _PATTERN_WORDS = {
     r"^/[^:\n\t]*[^:/\n\t]$": "that is an absolute path",
     r"^\S+$": "without spaces",
     r"^[a-z0-9-]+(\.[a-z0-9-]+)+$": "such as p5.48xlarge",
-    r"^0\.[4-7](\.[0-9]+)?$": "such as 0.4.1, 0.6.0 or 0.7 (releases 0.4 to 0.7)",
+    r"^0\.[4-7](\.[0-9]+)?$": 'such as 0.4.1, 0.6.0 or "0.7" (releases 0.4 to 0.7)',
     r"^[-._a-zA-Z0-9]+$": "of letters, digits, dashes, dots and underscores",
-    r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$": "that is a Kubernetes quantity such as 16, 500m or 64Gi",
+    r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$": 'that is a Kubernetes quantity such as "16", 500m or 64Gi',
     r"^[0-9]+(\.[0-9]+){1,3}$": "such as 2.27.5",
     "^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$": "of letters, digits and inner dashes and dots",
     "^[A-Za-z0-9_-]{1,16}$": "of at most 16 letters, digits, dashes and underscores",
@@ -51,7 +53,7 @@ def describe(kind: Type, table: Table) -> str:
             "duration": "a duration such as 90s, 20m or a number of seconds",
             "size": "a size such as 64GiB, 500MB or a number of bytes",
         }[name]
-        return noun + _range(*kind[1:])
+        return noun + _range(*(map(_duration, kind[1:]) if name == "duration" else kind[1:]))
     if name == "str":
         _, shortest, longest, pattern = kind
         text = "text"
@@ -87,6 +89,11 @@ def close_matches(word: str, choices: Iterable[str], cutoff: float = 0.6) -> lis
     return difflib.get_close_matches(word, list(choices), n=1, cutoff=cutoff)
 
 
+def _duration(bound: float | None) -> str | float | None:
+    """A bound of a duration, as durations are written."""
+    return format_duration(timedelta(seconds=bound)) if bound else bound
+
+
 def _range(ge: Any, gt: Any, le: Any, lt: Any) -> str:
     parts = []
     if ge is not None:
@@ -112,7 +119,10 @@ def listed(fields: Iterable[str], most: int) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-_SAME = {"gpu": "cuda", "nccl": "cuda", "gloo": "cpu", "float32": "fp32", "fp32": "float32"}
+_SAME = {
+    "gpu": "cuda", "nccl": "cuda", "gloo": "cpu", "float32": "fp32", "fp32": "float32", "bfloat16": "bf16",
+    "bf16": "bfloat16",
+}  # fmt: skip
 """What other programs call it, where the letters would suggest something else or nothing."""
 
 
@@ -126,6 +136,47 @@ def nearest_choice(value: Any, choices: Iterable[Any]) -> str | None:
     folded = {word.lower(): word for word in reversed(words)}
     match = close_matches(value.lower(), folded)
     return folded[match[0]] if match else None
+
+
+_FP16 = frozenset({"fp16", "float16", "half", "16"})
+
+
+def choice_hint(value: Any, choices: Iterable[Any]) -> str | None:
+    """What to write instead of something that is none of the choices."""
+    words = list(choices)
+    if str(value).lower() in _FP16 and (wide := {"bf16", "bfloat16"} & set(words)):
+        return f"fp16 needs loss scaling, which is not there: use {wide.pop()}, whose range is that of fp32"
+    near = nearest_choice(value, words)
+    return f"did you mean `{near}`?" if near else None
+
+
+_UNIT_WORDS = {
+    "ms": r"ms|msecs?|millis|milliseconds?", "s": r"s|secs?|seconds?", "m": r"m|mins?|minutes?",
+    "h": r"h|hrs?|hours?", "d": r"d|days?",
+}  # fmt: skip
+_SIZE_UNIT = r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)(b?)"
+
+
+def unit_hint(value: Any, kind: str) -> str | None:
+    """How to write the duration or size that a text says in units of its own: `15min`, `64G`."""
+    if not isinstance(value, str) or len(value) > _LONGEST_SHOWN or not value.isascii():
+        return None
+    text = value.strip().lower()
+    if kind == "size":
+        if not (size := re.fullmatch(_SIZE_UNIT, text)):
+            return None
+        number, prefix, binary, _ = size.groups()
+        two, ten = f"{number}{prefix.upper()}iB", f"{number}{prefix.upper()}B"
+        return f"write {two}" if binary else f"write {ten}, or {two} for powers of two"
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
+    if not parts or re.sub(r"\d+(?:\.\d+)?\s*[a-z]+", "", text).strip(" ,"):
+        return None
+    units = [
+        next((u for u, names in _UNIT_WORDS.items() if re.fullmatch(names, word)), None) for _, word in parts
+    ]
+    if None in units:
+        return None
+    return "write " + "".join(f"{number}{unit}" for (number, _), unit in zip(parts, units, strict=True))
 
 
 def misfit(node: Node) -> str:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.faults.fired import FiredFaults
+from runner.faults.schedule import post_mortem
 from runner.recipe.fault_schedule import PlannedFault, fault_schedule
 from runner.recipe.faults import FaultsSection, ScheduledFault
 
@@ -77,3 +78,10 @@ def test_rank_0_is_hit_as_often_as_any_other_and_weights_count():
             kinds[fault.type] += 1
     assert all(400 < count < 600 for count in hits), hits
     assert 0.70 < kinds["exception"] / 2000 < 0.80
+
+
+def test_a_run_that_has_not_started_is_not_said_to_have_had_no_fault(tmp_path):
+    folder = tmp_path / "run"
+    assert post_mortem(folder) == f"faults that happened: the run has not started, {folder} is not there"
+    folder.mkdir()
+    assert post_mortem(folder) == "faults that happened: none"

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from recipelab import SMALL, check_text, line_of
 
+from runner.recipe.explain import explain
 from runner.recipe.node import Doubtful
 from runner.recipe.scalars import read_plain
+from runner.recipe.words import unit_hint
 
 
 @pytest.mark.parametrize(
@@ -139,12 +141,77 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> N
      ("faults.types=hang", "write [hang]"),
      ("model=gpt2", "write {name: gpt2}"), ("training.schedule.kind=Cosine", "did you mean `cosine`?"),
      ("sharding.wrap=transformer_blocks", "did you mean `transformer_block`?"),
-     ("name=5", 'write "5" if you mean the text'),
+     ("name=5", 'write "5" for the text'),
+     ("cluster.nvrx_version=0.7", 'write "0.7" for the text'),
+     ("cluster.nccl_version=2.27", 'write "2.27" for the text'),
+     ("recovery.start_timeout=15sec", "write 15s"), ("recovery.start_timeout=1 Hour 30 min", "write 1h30m"),
+     ("recovery.start_timeout=2hours", "write 2h"), ("recovery.start_timeout=1500 msec", "write 1500ms"),
+     ("checkpoint.storage_bandwidth=64Gi", "write 64GiB"),
+     ("checkpoint.storage_bandwidth=500mb", "write 500MB, or 500MiB for powers of two"),
+     ("training.precision=fp16", "fp16 needs loss scaling, which is not there: use bf16, whose range is that of fp32"),
+     ("model.param_dtype=float16",
+      "fp16 needs loss scaling, which is not there: use bfloat16, whose range is that of fp32"),
+     ("training.precision=bfloat16", "did you mean `bf16`?"),
      ("recovery.inprocess.soft_timeout=1:30", "numbers have no base 60: write units, e.g. 1m30s")],
 )  # fmt: skip
 def test_hint_says_what_to_write(tmp_path: Path, override: str, hint: str) -> None:
     _, problems = check_text(tmp_path, SMALL, override)
     assert hint in [problem.hint for problem in problems]
+
+
+KUBERNETES = "cluster.kubernetes={image: 'r.example/i:1', storage: {source: claim, claim_name: a}, %s}"
+
+
+def test_number_where_a_text_is_due_is_not_called_wrong_and_right_at_once(tmp_path: Path) -> None:
+    for override, written in (
+        ("cluster.nvrx_version=0.7", "0.7"), (KUBERNETES % "resources: {cpu: 500}", "500"), ("name=5", "5")
+    ):  # fmt: skip
+        _, (problem, *_) = check_text(tmp_path, SMALL, override)
+        assert problem.message == f"`{written}` is a number here, not text"
+        assert f" {written} " not in f" {problem.expected} ".replace(",", " ")
+    for unsupported in ("0.9", "1_0", "true"):  # quotes would not help
+        _, (problem,) = check_text(tmp_path, SMALL, f"cluster.nvrx_version={unsupported}")
+        assert (problem.code, problem.hint) == ("T203", None)
+
+
+@pytest.mark.parametrize("raw", ["15parsecs", "min", "5", "1m2", "3x4"])
+def test_no_unit_is_guessed(raw: str) -> None:
+    assert unit_hint(raw, "duration") is None
+    assert unit_hint(raw, "size") is None
+
+
+@pytest.mark.parametrize(
+    ("override", "least"),
+    [("recovery.process_group_timeout=15ms", "1s"), ("recovery.stop_timeout=1ms", "1s"),
+     ("recovery.start_timeout=0", "1s"), ("recovery.rendezvous_timeout=900ms", "1s"),
+     (KUBERNETES % "active_deadline: 1s", "1m"), (KUBERNETES % "leader_timeout: 1s", "10s")],
+)  # fmt: skip
+def test_timeouts_that_nothing_could_keep_are_refused(tmp_path: Path, override: str, least: str) -> None:
+    loaded, problems = check_text(tmp_path, SMALL, override)
+    assert loaded is None
+    [problem] = [found for found in problems if found.code == "T204"]
+    assert (problem.expected or "").endswith((f"of at least {least}", f"of at least {least}, or null"))
+
+
+def test_ladder_of_a_cpu_run_does_not_speak_of_nccl(tmp_path: Path) -> None:
+    for accelerator, word in (("cpu", "gloo"), ("cuda", "NCCL")):
+        loaded, problems = check_text(tmp_path, SMALL, f"cluster.accelerator={accelerator}")
+        assert loaded is not None, problems
+        (line,) = (line for line in explain(loaded).splitlines() if "process_group_timeout: a" in line)
+        assert word in line
+
+
+def test_key_that_is_nearly_one_of_the_types_is_warned_of(tmp_path: Path) -> None:
+    for key, meant in (("hiden_size", "hidden_size"), ("num_hidden_layer", "num_hidden_layers")):
+        loaded, problems = check_text(tmp_path, SMALL, f"model.architecture.{key}=64")
+        assert loaded is not None
+        assert [(found.code, found.hint) for found in problems] == [("R315", f"did you mean `{meant}`?")]
+    _, problems = check_text(tmp_path, SMALL, "model.architecture={model_type: gpt2, n_layers: 2, n_ctx: 64}")
+    assert [(found.code, found.path) for found in problems if found.code == "R315"] == [
+        ("R315", "model.architecture.n_layers")
+    ]
+    others = "model.architecture={model_type: llama, rope_theta: 5e5, rms_norm_eps: 1e-5, hidden_act: silu}"
+    assert "R315" not in [found.code for found in check_text(tmp_path, SMALL, others)[1]]
 
 
 def test_missing_setting_points_at_its_section(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
 from runner.recipe.estimate import compute_width, shards
-from runner.recipe.shape import BYTES_VOCABULARY, KNOWN_TYPES
+from runner.recipe.shape import BYTES_VOCABULARY, KNOWN_TYPES, shape_keys
 from runner.recipe.words import close_matches
 
 if TYPE_CHECKING:
@@ -208,6 +208,28 @@ def bf16_weights_train_badly(recipe: Recipe, report: Report) -> None:
             "keep `float32` (compute is bf16 anyway by `training.precision`)",
             also="training.optimizer.lr",
         )
+
+
+@rule("R315", "warning")
+def architecture_is_spelt_right(recipe: Recipe, report: Report) -> None:
+    """A key of `model.architecture` should not be nearly one of those that decide the size of the model's type.
+
+    Here it counts for nothing, and the default of the key that was meant is what all estimates are made of. The run
+    asks transformers, and is refused.
+    """
+    own, shape = recipe.model.architecture or {}, report.facts.shape
+    kind = shape.model_type if shape is not None else own.get("model_type")
+    if not isinstance(kind, str) or kind not in KNOWN_TYPES:
+        return
+    known = shape_keys(kind)
+    for key in own:
+        near = [] if key in known else close_matches(key, known, cutoff=0.85)
+        if near:
+            report.add(
+                ("model", "architecture", key),
+                f"{key} is no key that decides the size of a {kind} model",
+                f"did you mean `{near[0]}`?",
+            )
 
 
 @rule("R314", "warning")

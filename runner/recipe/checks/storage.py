@@ -128,6 +128,21 @@ def snapshots_come_before_checkpoints(recipe: Recipe, report: Report) -> None:
         )
 
 
+@rule("R508", "warning")
+def snapshots_serve_a_restart(recipe: Recipe, report: Report) -> None:
+    """`checkpoint.snapshot_every` serves restarts that keep host memory; with `recovery.layer: none` there are none.
+
+    A fault ends such a run, and the next command goes on from a checkpoint.
+    """
+    if recipe.recovery.layer == "none" and recipe.checkpoint.snapshot_every is not None:
+        report.add(
+            "checkpoint.snapshot_every",
+            "recovery.layer none never goes on from a snapshot: a fault ends the run and the memory with it",
+            "leave it out, or use a layer that restarts",
+            also="recovery.layer",
+        )
+
+
 @rule("R507")
 def folders_are_in_a_file_system(recipe: Recipe, report: Report) -> None:
     """The run's and the checkpoints' folders are paths, not addresses: object stores (`s3://`) are not supported.
