@@ -337,7 +337,7 @@ def test_a_reader_that_leaves_does_not_change_the_verdict(tmp_path: Path) -> Non
     [
         ("foo", "section.key=value, e.g. training.steps=100"),
         ("training.optimizer.betas.1=0.5", "set the whole list"),
-        ("cluster.nvrx_version=banana", "such as 0.4.1, 0.6.0 or 0.7"),
+        ("cluster.nvrx_version=banana", 'such as 0.4.1, 0.6.0 or "0.7"'),
         ("sharding.wrap={modules: []}", "an empty list does not fit here"),
     ],
 )
