@@ -164,6 +164,7 @@ class Presence:
 
     def finish(self, write: Callable[[], None], longest: float) -> None:
         """The run is done on this rank once `write` has written that down. What is left may take `longest` seconds."""
+        self.importing = False
         self.starting(farewell.END, longest)
         write()
         self.done = True
@@ -202,6 +203,7 @@ class Roll:
     def __init__(self, control: Path) -> None:
         self._folder, self._control = _signs(control), control
         self.parted: list[WorkerSign] = []  # done, and gone
+        self.again_after_all_done = self._was_all_done = False
         self._newest: dict[int, int] = {}  # by place on the node: the worker that signed last
         self.most_restarts = 0
         self.seen_any = False
@@ -214,6 +216,8 @@ class Roll:
         pids = {int(name) for name in os.listdir(self._folder)}  # noqa: PTH208 - names are process ids
         new = [sign for sign in map(self._read, sorted(pids - self._known)) if sign is not None]
         self._known = (self._known & pids) | {sign.pid for sign in new}
+        if new and self.all_done:
+            self.again_after_all_done = self._was_all_done = True
         self._newest |= {sign.local_rank: sign.pid for sign in new}
         return new
 
@@ -242,10 +246,9 @@ class Roll:
 
     @property
     def all_done(self) -> bool:
-        """Whether the run is done on all ranks of this node."""
-        return bool(self._newest) and all(
-            farewell.is_done(self._control, pid) for pid in self._newest.values()
-        )
+        """Whether the run is done on all ranks of this node, or was before its launcher started them once more."""
+        done = all(farewell.is_done(self._control, pid) for pid in self._newest.values())
+        return self._was_all_done or (bool(self._newest) and done)
 
     def signs(self) -> list[WorkerSign]:
         """What each that has signed, and not left, said last."""

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+from runner.errors import ExitCode
 from runner.launch.budget import WindowBudget
 from runner.launch.deaths import SAME_MOMENT, Death, Deaths
 from runner.launch.ends import Ends
@@ -116,6 +117,9 @@ class Workers:
         if self._hopeless or self._window_spent or any(outcome.decisive for outcome in outcomes):
             return True
         if self._ends.stuck(time.monotonic()):
+            return True
+        # Without a fork server a launcher sees how a worker ended that was done, and may start all again for that.
+        if self._roll.again_after_all_done and any(one.exit_code == ExitCode.DONE for one in outcomes):
             return True
         mended = self._launcher is not None
         return not mended and (bool(self._deaths.all) or any(outcome.exit_code for outcome in outcomes))

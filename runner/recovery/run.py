@@ -53,16 +53,20 @@ def run_with_recovery(
     facts = RankFacts.from_environment()
     control = Control.from_environment()
     earlier = earlier_launches(recipe.run_folder, control)
+    presence = presence or Presence(
+        control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart
+    )
     verdict = decisive(recipe.run_folder, control, earlier)
     if verdict is not None:  # a launcher that knows nothing of it started this process once more
         log.info("nothing left to do", reason=verdict.message)
+        if verdict.exit_code == ExitCode.DONE:
+            presence.finish(lambda: None, recipe.recovery.start_timeout.total_seconds())
+        else:  # a supervisor that knows of it ends the launch
+            presence.leave()
         return
     mark_children()
     last_word = LastWord(control.folder)
     coroner = Coroner(recipe.run_folder, recipe.recovery.layer, earlier, facts.restart, last_word)
-    presence = presence or Presence(
-        control.folder, rank=facts.rank, local_rank=facts.local_rank, restart=facts.restart
-    )
     run_layer = _layer(recipe)
     if layer_settings.inprocess(recipe) is None and recipe.cluster.accelerator != "cpu":
         wake_gpu(facts.local_rank)

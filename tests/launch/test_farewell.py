@@ -150,6 +150,22 @@ def test_a_rank_that_hangs_while_it_leaves_with_a_fault_is_killed_and_blamed_for
     assert message.startswith("rank 1 after step 4: ValueError")
 
 
+def test_a_launcher_that_starts_all_again_after_the_run_was_done_is_ended_and_the_run_is_done(
+    node: Callable[[str], Node],
+) -> None:
+    """As it does for a worker that crashed in its end, where no fork server tells it otherwise."""
+    it = node("ft_launcher")
+    write_outcome(it.run, Outcome(0, "finished", rank=0, step=4, attempt="1-a"))
+    ended = [it.start(0, "done"), it.start(1, "done")]
+    it.look_until(lambda: all(process.poll() is not None for process in ended))
+    assert not it.workers.launch_can_only_end()
+    it.start(0, "hangs at exit")
+    it.look_until(it.workers.launch_can_only_end)
+    it.processes[-1].kill()
+    verdict = conclude(it.outcomes.outcomes(), it.workers.settle(-signal.SIGTERM, ""), it.recipe, it.log)
+    assert verdict.exit_code == ExitCode.DONE
+
+
 def test_one_that_was_killed_and_does_not_go_ends_the_launch(
     node: Callable[[str], Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
