@@ -43,6 +43,12 @@ FULL = "standard output cannot be written: No space left on device"
 CLOSED = "standard output is closed; open it, e.g. with >/dev/null"
 
 
+@pytest.fixture(autouse=True)
+def _filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped recipe's examples, of which an emission would warn."""
+    monkeypatch.setenv("IMAGE", "registry.example/nvrx-run:0.1.0")
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("runs")
