@@ -108,8 +108,8 @@ class Launch:
         argv = self._place.argv(recipe, folder.write_recipe())
         remove_leftovers(folder.run_id)  # of a launch whose machine was switched off
         assert self._control.folder is not None
-        sign(self._control.folder, folder.path, (self._parent, os.getpid()))
-        remove_stale_folders(folder.path)
+        sign(self._control.folder, folder.path, self._place.node_rank, (self._parent, os.getpid()))
+        remove_stale_folders(folder.path, self._place.node_rank)
         if self._place.node_rank == 0:
             remove_leftover_stacks(folder.path)
         outcomes = OutcomeReader(folder.path, self._control.folder)

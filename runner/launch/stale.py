@@ -20,25 +20,28 @@ _NOTE = "owner.json"
 _STARTED = 19  # field of `stat_fields`: clock ticks from the machine's start to the process'
 
 
-def sign(control: Path, run_folder: Path, pids: tuple[int, ...]) -> None:
+def sign(control: Path, run_folder: Path, node_rank: int, pids: tuple[int, ...]) -> None:
     """Note whose a control folder is.
 
     Args:
         control: the folder.
         run_folder: of the run.
+        node_rank: of the command's node in it.
         pids: the processes of the command.
     """
     owner = {
         "run": str(run_folder),
+        "node": node_rank,
         "boot": _boot(),
         "processes": {str(pid): _started(pid) for pid in pids},
     }
     (control / _NOTE).write_text(json.dumps(owner), encoding="ascii")
 
 
-def remove_stale_folders(run_folder: Path) -> None:
-    """Remove this node's control folders of a run whose processes are gone. The caller has the run's lock.
+def remove_stale_folders(run_folder: Path, node_rank: int) -> None:
+    """Remove this node's control folders of a run whose processes are gone. The caller has that node's lock on the run.
 
+    Nodes, and pods on one, may share the folder for temporary files: another's processes cannot be seen from here.
     A folder of another user's, or without a whole note, is left alone.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
@@ -46,7 +49,7 @@ def remove_stale_folders(run_folder: Path) -> None:
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
                 continue
             owner = parse((folder / _NOTE).read_bytes())
-            if owner["run"] != str(run_folder):
+            if (owner["run"], owner["node"]) != (str(run_folder), node_rank):
                 continue
             used = owner["boot"] == _boot() and any(
                 _started(int(pid)) == started for pid, started in owner["processes"].items()
