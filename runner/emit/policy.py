@@ -31,10 +31,15 @@ def grace_seconds(recipe: Recipe, kubernetes: KubernetesSection) -> int:
     """Seconds between SIGTERM and SIGKILL of a pod: longer than the run itself may take to save and stop."""
     grace = kubernetes.grace_period
     if grace is None:
-        settings = ft_launcher(recipe)
-        launcher = settings.term_timeout if settings is not None else timedelta(0)
-        grace = max(recipe.recovery.stop_timeout, launcher) + GRACE_MARGIN
+        grace = longest_stop(recipe) + GRACE_MARGIN
     return max(1, math.ceil(grace.total_seconds()))
+
+
+def longest_stop(recipe: Recipe) -> timedelta:
+    """Longest that a run may take to end once it is asked to stop."""
+    settings = ft_launcher(recipe)
+    launcher = settings.term_timeout if settings is not None else timedelta(0)
+    return max(recipe.recovery.stop_timeout, launcher)
 
 
 def failure_policy() -> dict[str, Any]:

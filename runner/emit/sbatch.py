@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from runner import __version__
 from runner.emit.launcher import override_arguments
 from runner.emit.names import JOB, LEADER
+from runner.emit.policy import longest_stop
 from runner.errors import ExitCode
 from runner.recipe.derived import node_shape, processes_per_node
 
@@ -37,7 +38,7 @@ def sbatch_text(recipe: Recipe, *, recipe_path: Path, overrides: Sequence[str] =
     ranks = processes_per_node(recipe)
     gpus = 0 if cluster.accelerator == "cpu" else (ranks or (shape.gpus if shape else 0))
     command = shlex.join(["nvrx-run", str(recipe_path), *override_arguments(overrides)])
-    notice = math.ceil(recipe.recovery.stop_timeout.total_seconds()) + _NOTICE_MARGIN
+    notice = math.ceil(longest_stop(recipe).total_seconds()) + _NOTICE_MARGIN
     options = {
         "job-name": recipe.name,
         "nodes": str(cluster.nodes),

@@ -55,6 +55,8 @@ class RunFolder:
         self._lock: BinaryIO | None = None
         self._checkpoints: BinaryIO | None = None
         try:
+            for place in (self.path, *self.path.parents):
+                _check_folder(place)
             self.path.mkdir(parents=True, exist_ok=True)
             for name in _FOLDERS:
                 _check_folder(self.path / name)

@@ -85,6 +85,15 @@ def test_a_file_where_a_run_keeps_a_folder_is_named(tmp_path: Path, name: str) -
         RunFolder(resolve(load_recipe(recipe).recipe, cwd=tmp_path), 0)
 
 
+@pytest.mark.parametrize("place", ["run", "run/folder"])
+def test_a_file_where_the_run_s_own_folder_should_be_is_named(tmp_path: Path, place: str) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe_text(tmp_path / place, "none"))
+    (tmp_path / "run").write_text("")
+    with pytest.raises(InputError, match=f"^{tmp_path}/run is a file, and a run keeps a folder there"):
+        RunFolder(resolve(load_recipe(recipe).recipe, cwd=tmp_path), 0)
+
+
 @pytest.mark.parametrize("content", [
     b"", b"{", b"[]", b"\xff", b'{"kind": "died"}', b"[" * 100_000,
     (b'"rank": 1', b'"rank": "1"'), (b'"rank": 1', b'"rank": NaN'), (b'"time": ', b'"time": 1e300, "x": '),
