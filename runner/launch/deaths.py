@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.faults.records import FaultRecord, write_record
+from runner.faults.records import FaultRecord, records_of, write_record
 from runner.launch.forkserver import how_ended
 from runner.launch.outcome import NO_LIFE, TIMED_OUT, Outcome
 from runner.launch.overdue import Overdue
@@ -220,8 +220,18 @@ class Deaths:
         if since is not None:
             death.frozen, death.lasted = True, max(0.0, death.seen - since)
         if stop is None:
-            return wrote
+            return wrote or (self._said_to_hang(death.sign) if killed else [])
         return [silent for silent in wrote if silent.rank == stop.sign.rank] or [Silent(stop.sign.rank, "")]
+
+    def _said_to_hang(self, sign: WorkerSign) -> list[Silent]:
+        """The rank that in-process restart found to hang in the life of a killed worker.
+
+        It is killed by its own monitor, after which the launcher ends its peers alike, maybe before the look.
+        """
+        if not sign.attempt:
+            return []
+        records = records_of(self._folder, sign.attempt)
+        return [Silent(r.rank, r.stacks) for r in records if r.kind == "hang" and not r.consequence]
 
     def excused(self, death: Death) -> bool:
         """Whether it ended with what it hangs on."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_recipe import TINY, changed
@@ -333,6 +334,32 @@ def test_each_death_before_the_ranks_met_has_a_record_of_its_own_and_counts_as_o
     deaths.settle(finally_=True)
     assert len(read_records(tmp_path)) == 3
     assert post_mortem(tmp_path).startswith("faults that happened (3)\n")
+
+
+@pytest.mark.parametrize("seen_first", [0, 1])
+def test_a_rank_that_hung_in_process_is_to_blame_whoever_is_seen_to_be_gone_first(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]], seen_first: int
+) -> None:
+    """Its monitor ends it by the same signal as the launcher its peers."""
+    workers, run, ledger = watched(tmp_path, "inprocess")
+    ranks = [worker(0, rank, "1-a") for rank in (0, 1)]
+    workers.look()
+    for rank, waits in ((0, False), (1, True)):
+        kind: Any = "interrupted" if waits else "hang"
+        write_record(
+            run, FaultRecord(kind, rank, 0, "inprocess", "1-a", "no progress for 8.1s", waits, "its stacks")
+        )
+    (tmp_path / "ended").mkdir()
+    for rank in (seen_first, 1 - seen_first):
+        ranks[rank].terminate()
+        (tmp_path / "ended" / str(ranks[rank].pid)).write_text(str(ranks[rank].wait()))
+        workers.look()
+    ledger.close()
+    record = read_records(run)[-1]
+    assert (record.kind, record.rank, record.stacks) == ("hang", 0, "its stacks")
+    (told,) = seen(run)
+    assert isinstance(told, FaultSeen)
+    assert told.reason == "rank 0 hung, and was stopped after step 0"
 
 
 @pytest.mark.parametrize(
