@@ -63,7 +63,7 @@ def run_direct(setup: WorkerSetup, train: Callable[[Life], None]) -> Ending | No
         except SystemExit as error:
             return _failed(setup, life, WorkerExit(f"sys.exit({error.code!r}) during training"))
         except KeyboardInterrupt:
-            raise
+            return _failed(setup, life, WorkerExit("SIGINT during training"))
         except StartHang as hang:
             return _failed(setup, life, hang.error)
         except Exception as error:  # noqa: BLE001 - judged, recorded and returned

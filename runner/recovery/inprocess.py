@@ -133,6 +133,8 @@ class InprocessLayer:
             self._train(life)
         except SystemExit as error:
             self._failed(life, WorkerExit(f"sys.exit({error.code!r}) during training"))
+        except KeyboardInterrupt:  # else it would be ended while it ends, and seem to have died of that
+            self._failed(life, WorkerExit("SIGINT during training"))
         except Exception as error:  # noqa: BLE001 - judged, recorded and raised to NVRx
             self._failed(life, error)
         except BaseException:  # NVRx's interruption has reached this thread: it does not hang any more

@@ -254,7 +254,11 @@ def test_worker_that_dies_again_and_again_after_the_same_step_is_no_progress(sup
     "both", [True, slow(False)]
 )  # `kill -9 %1` takes the whole command: nobody is left to clear up
 @pytest.mark.parametrize("layer", ["ft_launcher+inprocess", *map(slow, LAYERS[:3])])
-def test_nothing_survives_the_killed_supervisor(supervised, temporary, layer, both):
+def test_nothing_survives_the_killed_supervisor(supervised, tmp_path, layer, both):
+    temporary = (
+        tmp_path / "temporary"
+    )  # with too long a name for sockets, which stay there outside of our folder
+    temporary.mkdir()
     run = supervised(layer, "3:0:hang", env={"TMPDIR": str(temporary)})
     run.until((run.run / "fired-3-0-hang").exists)
     for pid in [run.process.pid, *(children_by_parent()[run.process.pid] if both else [])]:
@@ -267,8 +271,9 @@ def test_nothing_survives_the_killed_supervisor(supervised, temporary, layer, bo
         time.sleep(0.1)
     assert processes_of(run.folder) == []
     if both:
-        assert list(temporary.iterdir())
+        assert list(temporary.glob("nvrx-run-*"))
         assert supervised(layer, env={"TMPDIR": str(temporary)}).wait()[0] == 0
+    assert not list(temporary.glob("nvrx-run-*"))
 
 
 def test_shared_memory_goes_with_the_run_although_its_supervisor_was_killed(supervised):
@@ -321,7 +326,9 @@ def test_a_rank_whose_monitor_process_does_not_come_is_killed_and_named(supervis
 @pytest.mark.slow  # by default in tests/launch/test_thaw.py
 @pytest.mark.parametrize("who", ["command", "supervisor", "launcher", "fork server", "client", "monitor"])
 def test_a_process_that_is_no_rank_and_is_stopped_is_woken(supervised, who):
-    run = supervised("ft_launcher", env={"TINY_STEP": "0.1"})
+    run = supervised(
+        "ft_launcher", env={"TINY_STEP": "1.5" if who == "command" else "0.1"}
+    )  # the run needs no command
     run.until((run.run / "state.json").exists)
     (supervisor,) = children_by_parent()[run.process.pid]
     launcher, server = sorted(
@@ -389,6 +396,24 @@ def test_a_killed_fork_server_is_no_fault_of_a_rank(supervised, layer):
     assert (run.run / "state.json").read_text() == str(expected())
 
 
+@pytest.mark.parametrize("layer", ["inprocess", *map(slow, ["none", "ft_launcher", "ft_launcher+inprocess"])])
+def test_an_interrupt_to_a_single_rank_is_a_fault_of_that_rank_and_named_as_what_it_was(supervised, layer):
+    run = supervised(layer, env={"TINY_STEP": "0.2"})
+    run.until((run.run / "state.json").exists)
+    (pid,) = [int(path.read_text()) for path in (run.run / "lives").iterdir() if path.name.endswith("rank1")]
+    os.kill(pid, signal.SIGINT)
+    code, _, err = run.wait()
+    (cause,) = [record for record in read_records(run.run) if not record.consequence]
+    assert (cause.kind, cause.rank, cause.what) == ("exception", 1, "WorkerExit: SIGINT during training")
+    if layer == "none":
+        assert code == 1 and f"nvrx-run: rank 1 after step {cause.step}: {cause.what}; the same" in err, err
+    else:
+        assert code == 0, err
+        assert (run.run / "state.json").read_text() == str(expected())
+        kept = len({path.read_text() for path in (run.run / "lives").iterdir()}) == 2
+        assert kept == ("inprocess" in layer)
+
+
 @pytest.mark.slow
 def test_parts_of_the_run_that_are_removed_while_it_goes_on_change_no_code(supervised):
     run = supervised("none", env={"TINY_STEP": "0.2"})
@@ -398,7 +423,9 @@ def test_parts_of_the_run_that_are_removed_while_it_goes_on_change_no_code(super
     run.process.terminate()
     code, _, err = run.wait()
     assert code == 14 and "stopped after step" in err, err
-    run = supervised("none", env={"TINY_STEP": "0.2"})
+    before = len(list((run.run / "lives").iterdir()))
+    run = supervised("none", env={"TINY_STEP": "1"})
+    run.until(lambda: len(list((run.run / "lives").iterdir())) > before)
     shutil.rmtree(run.run / "outcome")
     code, _, err = run.wait()
     assert code == 1, err
