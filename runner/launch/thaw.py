@@ -2,7 +2,9 @@
 
 A worker that is stopped is its recovery layer's to end. Nobody looks after the others: a stopped launcher restarts
 nothing, a stopped fork server tells of no end, a stopped client hides that of its worker, and a rank whose monitor is
-stopped can hang for ever. What a debugger has stopped is in another state and left alone. Standard library only.
+stopped can hang for ever. Nor does anybody look after a rank's checkpoint writer: training goes on, and no save does.
+Its data workers have a limit of their own (`dataset.worker_timeout`) and are left to it. What a debugger has stopped is
+in another state and left alone. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from runner.launch.process import children_by_parent, state_of
+from runner.launch.process import DATA_WORKER, children_by_parent, process_name, state_of
 
 LOOKS = 10  # that find a process stopped before it is woken: whoever stops a whole run takes a moment for it
 
@@ -38,11 +40,16 @@ class Frozen:
 def beside_workers(starters: Iterable[int], workers: set[int]) -> list[int]:
     """All that serves a launch and is no worker at work: children of this process and of those that start workers.
 
-    NVRx's monitors of the ranks are among the former: they are orphans from the start.
+    NVRx's monitors of the ranks are among the former: they are orphans from the start. And what workers have started,
+    but for data workers.
 
     Args:
         starters: the launcher and the fork server.
         workers: those that have signed and not left; before and after that their layer does not know them.
     """
     table = children_by_parent()
-    return [pid for parent in (os.getpid(), *starters) for pid in table.get(parent, ()) if pid not in workers]
+    beside = [
+        pid for parent in (os.getpid(), *starters) for pid in table.get(parent, ()) if pid not in workers
+    ]
+    started = [pid for worker in workers for pid in table.get(worker, ())]
+    return beside + [pid for pid in started if process_name(pid) != DATA_WORKER]
