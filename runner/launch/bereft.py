@@ -12,8 +12,8 @@ from runner.launch.children import kill_descendants
 from runner.launch.deaths import status_name
 from runner.launch.outside import tell_outside_fault
 from runner.launch.place import own_rank
-from runner.launch.presence import Roll
 from runner.launch.printing import print_summary, say
+from runner.launch.roll import Roll
 from runner.launch.run_folder import RunFolder
 from runner.launch.silence import EmptyStacks
 from runner.ledger.events import LaunchEnded

@@ -12,7 +12,7 @@ from runner.faults.records import FaultRecord, records_of, write_record
 from runner.launch.forkserver import how_ended
 from runner.launch.outcome import NO_LIFE, TIMED_OUT, Outcome
 from runner.launch.overdue import Overdue
-from runner.launch.presence import WorkerSign, start_of
+from runner.launch.signs import WorkerSign, start_of
 from runner.launch.silence import Silent, hung_ranks
 from runner.launch.stopped import StoppedWorkers
 from runner.streams import complain

@@ -13,9 +13,9 @@ from runner.launch.deaths import status_name
 from runner.launch.farewell import LEAVING, PARTING
 from runner.launch.forkserver import how_ended
 from runner.launch.overdue import LONGEST_LOOK, Overdue
-from runner.launch.presence import Roll
 from runner.launch.printing import say
 from runner.launch.process import LONGEST_KILL, alive
+from runner.launch.roll import Roll
 from runner.launch.silence import Silent
 
 

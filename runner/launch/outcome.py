@@ -15,7 +15,7 @@ from pathlib import Path
 from runner.errors import ExitCode, RunError
 from runner.launch.durable import write_durably
 from runner.launch.lastword import ROOM, LastWord, last_words
-from runner.launch.presence import start_of
+from runner.launch.signs import start_of
 from runner.strictjson import parse
 
 # These end the run whatever the recovery layer is: a restart would meet the same again, or is not allowed any more.

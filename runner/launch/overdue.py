@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.launch.farewell import END, LEAVING
-from runner.launch.presence import IMPORTS, Roll, WorkerSign, stacks_file
+from runner.launch.roll import Roll
+from runner.launch.signs import IMPORTS, WorkerSign, stacks_file
 from runner.launch.silence import Silent
 
 _GRACE = 5.0  # seconds left to the worker itself

@@ -15,8 +15,8 @@ from runner.launch.ends import Ends
 from runner.launch.outcome import Outcome, OutcomeReader
 from runner.launch.outside import tell_outside_fault
 from runner.launch.overdue import OverdueWorkers
-from runner.launch.presence import Roll
 from runner.launch.printing import say
+from runner.launch.roll import Roll
 from runner.launch.stopped import StoppedWorkers
 from runner.launch.verdict import Watch, ended_launcher, killed_launcher, why_again
 from runner.ledger.events import FaultSeen

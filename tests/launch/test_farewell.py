@@ -19,7 +19,8 @@ from runner.launch import farewell
 from runner.launch.control import Control
 from runner.launch.earlier import decisive
 from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
-from runner.launch.presence import Presence, Roll
+from runner.launch.presence import Presence
+from runner.launch.roll import Roll
 from runner.launch.verdict import conclude
 from runner.launch.watching import Workers
 from runner.ledger.writer import LedgerWriter

@@ -12,7 +12,7 @@ from runner.launch.deaths import Deaths
 from runner.launch.earlier import decisive
 from runner.launch.lastword import ROOM, LastWord
 from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
-from runner.launch.presence import WorkerSign
+from runner.launch.signs import WorkerSign
 
 OUTCOME = Outcome(int(ExitCode.SAVE_FAILED), "the save failed \N{SNOWMAN}", rank=1, step=3, attempt="a")
 

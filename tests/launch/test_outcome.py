@@ -13,7 +13,7 @@ from runner.launch.control import Control
 from runner.launch.deaths import Deaths
 from runner.launch.earlier import decisive, earlier_launches, note_earlier_launches
 from runner.launch.outcome import NO_LIFE, Outcome, OutcomeReader, decide, write_outcome
-from runner.launch.presence import WorkerSign
+from runner.launch.signs import WorkerSign
 from runner.launch.verdict import Watch, conclude, signal_to_launcher
 from runner.recipe.load import load_recipe
 

@@ -14,7 +14,8 @@ import pytest
 from runner.faults.records import read_records
 from runner.launch.deaths import Deaths
 from runner.launch.overdue import Overdue, OverdueWorkers
-from runner.launch.presence import Presence, Roll
+from runner.launch.presence import Presence
+from runner.launch.roll import Roll
 
 LIMIT = 0.3  # seconds
 

@@ -18,8 +18,9 @@ from runner.faults.records import FaultRecord, read_records, write_record
 from runner.faults.schedule import post_mortem
 from runner.launch.deaths import Deaths
 from runner.launch.outcome import Outcome, OutcomeReader, read_outcome, write_outcome
-from runner.launch.presence import Roll, WorkerSign
 from runner.launch.process import state_of
+from runner.launch.roll import Roll
+from runner.launch.signs import WorkerSign
 from runner.launch.verdict import conclude
 from runner.launch.watching import Workers
 from runner.ledger.events import FaultSeen
@@ -290,7 +291,7 @@ def test_the_first_to_fail_is_blamed_although_a_peer_is_gone_before_it(
     first, peer = worker(0, 0), worker(0, 1)
     workers, run, ledger = watched(tmp_path, "ft_launcher")
     workers.look()
-    monkeypatch.setattr("runner.launch.presence.failing_with", {first.pid: -signal.SIGSEGV}.get)
+    monkeypatch.setattr("runner.launch.roll.failing_with", {first.pid: -signal.SIGSEGV}.get)
     peer.terminate()
     peer.wait()
     (tmp_path / "ended").mkdir()

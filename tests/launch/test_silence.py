@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.faults.records import read_records
 from runner.launch.deaths import Deaths
-from runner.launch.presence import WorkerSign
+from runner.launch.signs import WorkerSign
 from runner.launch.silence import (
     EmptyStacks,
     announce,

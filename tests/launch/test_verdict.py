@@ -11,7 +11,7 @@ from runner.errors import ExitCode
 from runner.faults.records import FaultRecord, write_record
 from runner.launch.deaths import Death
 from runner.launch.outcome import Outcome
-from runner.launch.presence import WorkerSign
+from runner.launch.signs import WorkerSign
 from runner.launch.verdict import MEETING_OVER, Watch, conclude, ended_launcher, signal_to_launcher
 from runner.recipe.load import load_recipe
 
