@@ -198,6 +198,8 @@ class Workers:
 
     def _tell_restarts(self) -> None:
         """Say of each restart what made it necessary, as soon as it is known how the dead have died."""
+        if any(outcome.decisive for outcome in self._outcomes.outcomes()):
+            self._told = self._restarts  # these starts find nothing left to do
         while self._told < self._restarts and all(death.recorded for death in self._deaths.all):
             excused = any(
                 self._deaths.excused(death) for death in self._deaths.all if death.sign.restart == self._told

@@ -4,7 +4,7 @@ from typing import Any
 
 # ruff: noqa
 # fmt: off
-CHECKSUM = 2946512750
+CHECKSUM = 1440663934
 TABLE: dict[str, dict[str, Any]] = {
     'Recipe': {
         'name': (('str', 1, 52, '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'), None),
@@ -136,8 +136,8 @@ TABLE: dict[str, dict[str, Any]] = {
         'verify': (('literal', ('size', 'full')), ('value', 'full')),
         'on_busy': (('literal', ('wait', 'skip')), ('value', 'wait')),
         'on_error': (('literal', ('stop', 'continue')), ('value', 'stop')),
-        'write_timeout': (('duration', None, 0.0, None, None), ('seconds', 1200.0)),
-        'load_timeout': (('duration', None, 0.0, None, None), ('seconds', 1200.0)),
+        'write_timeout': (('duration', 1.0, None, None, None), ('seconds', 1200.0)),
+        'load_timeout': (('duration', 1.0, None, None, None), ('seconds', 1200.0)),
         'writer_threads': (('int', 1, None, 64, None), ('value', 2)),
         'storage_bandwidth': (('optional', ('size', None, None, None, None)), ('value', None)),
     },

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.recipe.fields import PositiveDuration, PositiveInt, Section, Size
+from runner.recipe.fields import Patience, PositiveInt, Section, Size
 
 
 class CheckpointSection(Section):
@@ -31,9 +31,9 @@ class CheckpointSection(Section):
     """What a save does while the one before is still being written."""
     on_error: Literal["stop", "continue"] = "stop"
     """Whether a failed save ends the run (exit code 13) or is only reported on every rank."""
-    write_timeout: PositiveDuration = timedelta(minutes=20)
+    write_timeout: Patience = timedelta(minutes=20)
     """Longest a write may take before it counts as failed."""
-    load_timeout: PositiveDuration = timedelta(minutes=20)
+    load_timeout: Patience = timedelta(minutes=20)
     """Longest a load may take."""
     writer_threads: Annotated[int, Field(ge=1, le=64)] = 2
     """Files (and writers) a rank."""

@@ -143,6 +143,10 @@ class Coroner:
         """
         text = "".join(traceback.format_exception(error))
         if isinstance(error, RunError) and error.exit_code in DECISIVE:
+            if (
+                error.exit_code == ExitCode.SAVE_FAILED and life.rank == 0
+            ):  # all ranks raise it; it is no rank's own
+                self._write(self._record(life, str(error), text, life.over))
             return Ending(int(error.exit_code), str(error), final=True, traceback=text)
         if isinstance(error, OSError) and no_room(error):
             return disk_full(life.rank, life.step, error, self._folder)
@@ -168,6 +172,11 @@ class Coroner:
             return Ending(int(ExitCode.NO_PROGRESS), message, final=True, traceback=text)
         self._write(record)
         return Ending(int(ExitCode.CRASHED), where, final=False, consequence=consequence, traceback=text)
+
+    def _record(self, life: ProcessLife, what: str, stacks: str, consequence: bool) -> FaultRecord:
+        return FaultRecord(
+            "exception", life.rank, life.step, self._layer, life.attempt, what, consequence, stacks
+        )
 
     def interrupted(self, life: ProcessLife, reason: str, sight: Sight, *, hung: bool) -> None:
         """This rank's life is ended from outside; called in another thread while the main thread still runs."""

@@ -226,7 +226,8 @@ class InprocessLayer:
                 code = ExitCode.CRASHED if self.combined else ExitCode.RESTART_BUDGET_SPENT
                 self.ending = Ending(int(code), what, final=not self.combined, spent_by=self._failed_life)
             else:
-                self.ending = Ending(int(ExitCode.CRASHED), describe(error), final=False, consequence=True)
+                what = f"rank {self.setup.facts.rank} cannot restart in process: {describe(error)}"
+                self.ending = Ending(int(ExitCode.CRASHED), what, final=False, consequence=True)
         self.setup.coroner.conclude(self.life or self.setup.facts.rank, self.ending)
         return self.ending
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tiny_recipe import TINY, changed
 
+from runner.errors import ExitCode
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.faults.schedule import post_mortem
 from runner.launch.deaths import Deaths
@@ -417,3 +418,19 @@ def test_a_frozen_rank_is_to_blame_whoever_is_killed_first_and_the_silence_count
     assert told.reason == "rank 1 was frozen (SIGSTOP), and was killed after step 0" == str(record)
     (when,) = [r.stamp.t for r in read_run(run).records if isinstance(r.event, FaultSeen)]
     assert abs(when - told.lasted - froze) < 0.3 and told.lasted > 0.4
+
+
+@pytest.mark.parametrize(("code", "told"), [(ExitCode.CRASHED, True), (ExitCode.SAVE_FAILED, False)])
+def test_a_start_that_finds_nothing_left_to_do_is_not_told_as_a_restart(
+    tmp_path: Path,
+    worker: Callable[..., subprocess.Popen[bytes]],
+    capsys: pytest.CaptureFixture[str],
+    code: ExitCode,
+    told: bool,
+) -> None:
+    workers, run, ledger = watched(tmp_path, "ft_launcher")
+    write_outcome(run, Outcome(int(code), "rank 1: it failed", rank=1, step=3, attempt="1-a"))
+    worker(1, 0, "2-b")
+    workers.look()
+    ledger.close()
+    assert ("nvrx-run: rank 1: it failed; restart 1 of 20 of the workers" in capsys.readouterr().err) == told

@@ -10,10 +10,11 @@ import torch.distributed as dist
 from tinylab import expected
 
 from runner.checkpoint.exchange import Exchange
-from runner.errors import PeerMissingError
+from runner.errors import ExitCode, PeerMissingError, RunError
 from runner.faults.records import read_records
+from runner.faults.schedule import post_mortem
 from runner.launch.outcome import TIMED_OUT
-from runner.recovery.ending import lost_a_peer
+from runner.recovery.ending import Coroner, lost_a_peer
 from runner.train.data.watch import DataWorkerError
 
 
@@ -70,3 +71,15 @@ def test_an_agreement_that_a_rank_does_not_come_to_is_that_ranks_fault():
 def test_only_a_connection_to_another_rank_makes_a_fault_that_ranks(error: Exception, lost: bool) -> None:
     """A data worker that is killed may reset the connection on which its rank reads."""
     assert lost_a_peer(error) == lost
+
+
+def test_a_save_that_ends_the_run_is_on_record_once_for_all_ranks(tmp_path):
+    error = RunError("the save of step 8 to /c failed: rank 1: No space left on device", ExitCode.SAVE_FAILED)
+    for rank in (0, 1):
+        coroner = Coroner(tmp_path, "none", frozenset())
+        ending = coroner.exception(SimpleNamespace(rank=rank, step=8, attempt="1-a", over=False), error)
+        coroner.close()
+        assert (ending.exit_code, ending.message) == (ExitCode.SAVE_FAILED, str(error))
+    (record,) = read_records(tmp_path)
+    assert (record.rank, record.what, record.consequence) == (0, str(error), False)
+    assert "faults that happened (1)" in post_mortem(tmp_path) and str(error) in post_mortem(tmp_path)
