@@ -208,11 +208,13 @@ class FaultSeen(Event):
 
     `lasted`: seconds for which it had been held up before that, where a launcher has seen when that began: what still
     ended in that time, a step of a rank that was woken to be killed, say, was no training. 0: not known.
+    `own`: whether it is the fault of the rank that tells, and not what follows from another's.
     """
 
     layer: str
     reason: str
     lasted: float = 0.0
+    own: bool = False
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,7 @@ def _life(name: str, records: list[Record]) -> JobLife:
             life.torn_down = max(r.at, life.torn_down or r.at)
         elif isinstance(e, SaveCommitted | SaveFailed):
             life.saves_ended = max(r.at, life.saves_ended or r.at)
+    life.reason = _own_fault(life, records) or life.reason
     endings = [(r.at, r.event) for r in records if isinstance(r.event, LifeEnded)]
     if endings:
         life.ended = max(at for at, _ in endings)
@@ -216,6 +217,16 @@ def _life(name: str, records: list[Record]) -> JobLife:
             life.reason = life.reason or bad[0][1].message
     life.fired.sort(key=lambda item: item[:2])
     return life
+
+
+def _own_fault(life: JobLife, records: list[Record]) -> str:
+    """The fault of the rank that had it first, in one line; others may have felt it sooner. Empty: nobody says so."""
+    for r in sorted(records, key=lambda record: record.at):
+        if isinstance(r.event, FaultSeen) and r.event.own:
+            return (
+                f"rank {r.rank} after step {life.finished.get(r.rank, life.resumed or 0)}: {r.event.reason}"
+            )
+    return ""
 
 
 def _work(records: list[Record]) -> list[Work]:

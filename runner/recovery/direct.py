@@ -80,7 +80,7 @@ def _failed(setup: WorkerSetup, life: DirectLife, error: BaseException) -> Endin
     ending = coroner.exception(life, error)
     if not ending.consequence and (ending.final or setup.layer == "none"):
         life.last_words()
-    life.end(describe(error))
+    life.end(describe(error), own=not ending.consequence)
     setup.life_failed(life, ending)
     coroner.conclude(life, ending)
     return ending

@@ -166,7 +166,7 @@ class InprocessLayer:
             ending = Ending(int(error.exit_code), str(error), final=True, spent_by=self._last_failed)
         else:
             ending = self.setup.coroner.exception(life, error)
-        life.end(describe(error))
+        life.end(describe(error), own=not ending.consequence)
         self.setup.life_failed(life, ending)
         if ending.final:
             self.ending = ending
@@ -199,7 +199,7 @@ class InprocessLayer:
             reason += ", waiting for its peers"
         if life.start_hang is not None:
             hung, reason, sight = True, str(life.start_hang), life.start_hang.sight
-        if life.end(reason):
+        if life.end(reason, own=hung):
             self.setup.coroner.interrupted(life, reason, sight, hung=hung)
         if self.setup.gpus:
             self.setup.coroner.flight_recorder(life.attempt, life.rank)

@@ -230,8 +230,12 @@ class ProcessLife:
         """Whether a fault has ended this life; errors from now on only follow from it."""
         return self._over.is_set()
 
-    def end(self, reason: str) -> bool:
+    def end(self, reason: str, *, own: bool) -> bool:
         """A fault ends this life: run the hooks, once, whichever thread comes first. False where it was over.
+
+        Args:
+            reason: what this rank knows of it.
+            own: whether it is this rank's own fault, and not what follows from another's.
 
         Raises:
             Exception: what a hook raised, after all others have run.
@@ -246,7 +250,7 @@ class ProcessLife:
             with contextlib.ExitStack() as stack:
                 for hook in reversed(self._hooks):
                     stack.callback(hook)
-        self._ledger.record(FaultSeen(layer=self.layer, reason=reason))
+        self._ledger.record(FaultSeen(layer=self.layer, reason=reason, own=own))
         return True
 
     def cut(self, *, gloo: bool) -> None:

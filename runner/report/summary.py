@@ -150,7 +150,7 @@ def _faults(goodput: Goodput, history: History) -> str:
         step = f"at step {r.faults[0][2]}" if r.faults else ""
         rows.append(
             (
-                f"{_cut(r.cause, 44)} {step}".strip(),
+                f"{_cut(r.cause, 58)} {step}".strip(),
                 r.by,
                 seconds(p["detection"]),
                 seconds(p["teardown"]),

@@ -326,3 +326,22 @@ def test_a_run_all_of_whose_commands_were_refused_is_accounted_for_all_the_same(
     lab.launched(2)
     goodput, history, _ = account(merge(lab.items))
     assert goodput.wall == 5 * NS and history.launches[-1].exit_code == 2
+
+
+def test_the_rank_that_had_a_fault_is_named_though_its_peer_felt_it_sooner() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    for step in (1, 2):
+        lab.step(step)
+    lab.at(0, FaultSeen("inprocess", "RuntimeError: Connection closed by peer"))
+    lab.wait(0.1)
+    lab.at(1, FaultSeen("inprocess", "ValueError: no such shard", own=True))
+    lab.all(TeardownEnded())
+    lab.begin("2", 2, startup=0.1, load=0, in_process=True)
+    lab.step(3)
+    lab.finish()
+    lab.launched()
+    (recovery,) = account(merge(lab.items))[0].recoveries
+    assert recovery.cause == "rank 1 after step 2: ValueError: no such shard"
+    assert recovery.parts["detection"] == 0

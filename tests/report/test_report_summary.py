@@ -51,9 +51,9 @@ def test_a_cause_that_does_not_fit_shows_where_it_was_cut(tmp_path: Path) -> Non
     lab.launch()
     lab.begin("1", 0, startup=1, load=1)
     lab.step(1)
-    lab.at(-1, FaultSeen("launcher", "the launcher was ended by SIGTERM, and its workers with it"))
+    lab.at(-1, FaultSeen("launcher", "rank 1 after step 1: ValueError: no such shard in the index"))
     lab.launched(1)
-    assert "  the launcher was ended by SIGTERM, and it...  " in render(lab.write(tmp_path))
+    assert "  rank 1 after step 1: ValueError: no such shard in the i...  " in render(lab.write(tmp_path))
 
 
 def test_the_split_sums_to_one_hundred_per_cent_as_printed(tmp_path: Path) -> None:
