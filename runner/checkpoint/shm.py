@@ -5,6 +5,8 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import multiprocessing
 import os
 import re
@@ -38,15 +40,26 @@ def name_semaphores(run_id: str) -> None:
     multiprocessing.current_process()._config["semprefix"] = f"/nvrx-{_clean(run_id)}"  # type: ignore[attr-defined]
 
 
-def remove_leftovers(run_id: str) -> list[Path]:
-    """Remove what ranks of this run left in shared memory on this node; returns what was removed."""
+def remove_leftovers(run_id: str, *, before: float = math.inf) -> list[Path]:
+    """Remove what ranks of this run left in shared memory on this node.
+
+    Args:
+        run_id: of the run.
+        before: what was written to since stays; Unix time.
+
+    Returns:
+        what was removed.
+    """
     name = re.escape(_clean(run_id))
     ours = re.compile(rf"nvrx-{name}-arena-\d+|sem\.nvrx-{name}-\w+")
     removed: list[Path] = []
     if not SHARED_MEMORY.is_dir():
         return removed
     for path in SHARED_MEMORY.iterdir():
-        if ours.fullmatch(path.name):
-            path.unlink(missing_ok=True)
-            removed.append(path)
+        if not ours.fullmatch(path.name):
+            continue
+        with contextlib.suppress(OSError):  # somebody else removes it; another user's
+            if path.stat().st_mtime < before:
+                path.unlink()
+                removed.append(path)
     return removed

@@ -29,7 +29,7 @@ from runner.launch.run_folder import RunFolder
 from runner.launch.scratch import scratch_environ
 from runner.launch.signals import StopRequests
 from runner.launch.silence import EmptyStacks, remove_leftover_stacks
-from runner.launch.stale import remove_stale_folders, sign
+from runner.launch.stale import remove_stale, sign
 from runner.launch.terminal import offer_terminal
 from runner.launch.thaw import Frozen, beside_workers
 from runner.launch.verdict import Verdict, Watch, conclude, signal_to_launcher
@@ -108,8 +108,9 @@ class Launch:
         argv = self._place.argv(recipe, folder.write_recipe())
         remove_leftovers(folder.run_id)  # of a launch whose machine was switched off
         assert self._control.folder is not None
-        sign(self._control.folder, folder.path, self._place.node_rank, (self._parent, os.getpid()))
-        remove_stale_folders(folder.path, self._place.node_rank)
+        processes = (self._parent, os.getpid())
+        sign(self._control.folder, folder.path, folder.run_id, self._place.node_rank, processes)
+        remove_stale(folder.path, self._place.node_rank)
         if self._place.node_rank == 0:
             remove_leftover_stacks(folder.path)
         outcomes = OutcomeReader(folder.path, self._control.folder)
