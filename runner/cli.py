@@ -173,16 +173,28 @@ def _run(args: argparse.Namespace) -> int:
         go_on_unread()
         working_folder()  # the run's paths start there
         loaded = _load(args)
-        _refuse_what_is_installed(loaded)
+        _refuse_for_this_machine(args, loaded)
     return run(loaded, verbose=args.verbose)
 
 
-def _refuse_what_is_installed(loaded: LoadedRecipe) -> None:
-    from runner.recipe.installed import installed_nccl, installed_problem
+def _refuse_for_this_machine(args: argparse.Namespace, loaded: LoadedRecipe) -> None:
+    from runner.launch.place import visible_gpus
+    from runner.recipe.installed import installed_nccl, installed_problem, rank_problems
 
     problem = installed_problem(loaded.recipe, installed_nccl())
     if problem is not None:
         raise RunError(f"{loaded.path}: {problem}", ExitCode.BAD_RECIPE)
+    gpus = visible_gpus()
+    problems = rank_problems(loaded, args.overrides, max(1, gpus))
+    if problems:
+        from runner.recipe import render
+
+        complain(render.text(problems, color=_color(sys.stderr)))
+        raise RunError(
+            f"{args.recipes[0]}: not on this machine: cluster.processes_per_node is not given, which makes "
+            f"{max(1, gpus)} of its {gpus} GPUs",
+            ExitCode.BAD_RECIPE,
+        )
 
 
 def _explain(args: argparse.Namespace) -> int:

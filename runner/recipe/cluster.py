@@ -42,7 +42,8 @@ class ClusterSection(Section):
     nodes: Annotated[int, Field(ge=1, le=MOST_PODS)] = 1
     """Number of nodes; the limit is that of an Indexed Job's pods."""
     processes_per_node: PositiveInt | None = None
-    """Ranks a node. Default: the GPUs of `instance_type`, else of the machine, else 1."""
+    """Ranks a node. Default: the GPUs of `instance_type`, else of the machine, else 1. Where only the machine tells,
+    rules about ranks are checked when a run starts."""
     accelerator: Literal["auto", "cuda", "cpu"] = "auto"
     """`cuda` trains over NCCL, `cpu` over gloo. `auto`: `cuda` where `instance_type` is given or a GPU is seen."""
     instance_type: Annotated[str, Field(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$")] | None = None

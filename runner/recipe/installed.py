@@ -1,18 +1,23 @@
-"""What is installed on this machine against what the recipe asks of it; checked where a run starts."""
+"""What this machine has against what the recipe asks of it; checked where a run starts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.versions import nccl_aborts_badly
-from runner.recipe.derived import node_shape
+from runner.recipe.derived import node_shape, processes_per_node
 from runner.recipe.layer_settings import inprocess
+from runner.recipe.load import check_file
 
 if TYPE_CHECKING:
+    from runner.recipe.load import LoadedRecipe
+    from runner.recipe.problems import Problem
     from runner.recipe.recipe import Recipe
 
+_RANKS = "cluster.processes_per_node"
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 
 
@@ -46,3 +51,22 @@ def installed_problem(recipe: Recipe, nccl: str | None, *, has_gpu: bool | None 
         "restart, which NCCL 2.28.3 to 2.28.8 do not survive; install 2.28.9 or later, or use "
         "`recovery.layer: ft_launcher` (R802)"
     )
+
+
+def rank_problems(loaded: LoadedRecipe, overrides: Sequence[str], ranks: int) -> list[Problem]:
+    """Errors that show once the ranks of a node are known, where the recipe leaves them to the machine.
+
+    Args:
+        loaded: the recipe, in which no error showed before.
+        overrides: `section.key=value` texts that made it.
+        ranks: how many this machine will have.
+    """
+    if processes_per_node(loaded.recipe) is not None:
+        return []
+    _, problems = check_file(loaded.path, [*overrides, f"{_RANKS}={ranks}"])
+    return [
+        # Nobody has written that override.
+        problem._replace(involved=tuple(item for item in problem.involved if item[0] != _RANKS))
+        for problem in problems
+        if problem.severity == "error"
+    ]

@@ -1,12 +1,16 @@
-"""What is installed on the machine against what a recipe asks of it."""
+"""What the machine has against what a recipe asks of it."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from recipelab import ROOT
 
+from runner.cli import main
+from runner.errors import ExitCode
 from runner.recipe.checks.versions import nccl_aborts_badly
-from runner.recipe.installed import installed_problem
+from runner.recipe.installed import installed_problem, rank_problems
 from runner.recipe.load import load_recipe
 
 
@@ -44,3 +48,33 @@ def test_an_accelerator_that_is_found_at_run_time_counts() -> None:
     recipe = load_recipe(ROOT / "recipes" / "quickstart.yaml", overrides, {}).recipe
     assert installed_problem(recipe, "2.28.5", has_gpu=True)
     assert installed_problem(recipe, "2.28.5", has_gpu=False) is None
+
+
+FOUND_LATER = ["cluster={accelerator: auto}", "faults={at: [{step: 3, rank: 1, type: exception}]}"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "codes"), [(1, ["R602", "R605"]), (2, []), (3, ["R201"])], ids=["one", "two", "three"]
+)
+def test_rules_that_need_the_ranks_are_checked_once_the_machine_tells_them(
+    ranks: int, codes: list[str]
+) -> None:
+    loaded = load_recipe(ROOT / "recipes" / "quickstart.yaml", FOUND_LATER, {})  # nothing shows yet
+    problems = rank_problems(loaded, FOUND_LATER, ranks)
+    assert [problem.code for problem in problems] == codes
+    assert all("processes_per_node" not in dict(problem.involved) for problem in problems)
+    given = [*FOUND_LATER, "cluster.processes_per_node=2"]
+    assert rank_problems(load_recipe(loaded.path, given, {}), given, ranks) == []
+
+
+def test_a_run_with_faults_is_refused_where_the_machine_has_one_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    overrides = ["faults.count=2", f"output.folder={tmp_path / 'run'}", FOUND_LATER[0]]
+    recipe = str(ROOT / "recipes" / "quickstart.yaml")
+    assert main([recipe, *(word for text in overrides for word in ("--set", text))]) == ExitCode.BAD_RECIPE
+    said = capsys.readouterr().err
+    assert "error[R605] faults.count: the run has one process, and a fault needs peers" in said
+    assert "not on this machine: cluster.processes_per_node is not given, which makes 1 of its 1 GPUs" in said
+    assert not (tmp_path / "run").exists()
