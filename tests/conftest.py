@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.launch.network import ReservedPort
 from runner.launch.signals import Handler, put_back
+from runner.system.network import ReservedPort
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # nvrx_releases.py serves several rooms
 

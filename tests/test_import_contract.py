@@ -14,6 +14,8 @@ BASE = {"pydantic", "pydantic_core", "yaml", "annotated_types", "typing_extensio
 
 # room -> rooms of the product that it may import (itself is understood; what is open to all stands in the test below)
 MAY_IMPORT: dict[str, set[str]] = {
+    "system": set(),
+    "control": set(),
     "recipe": set(),
     "emit": {"recipe"},
     "ledger": {"recipe"},
@@ -23,17 +25,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "recipe",
         "ledger",
         "report",
+        "control",
         "checkpoint.record",
         "checkpoint.shm",
         "faults.records",
         "train.worker",
     },
-    "bench": {"ledger", "recipe", "report", "launch"},
-    "checkpoint": {"recipe", "ledger", "train.ports", "launch"},
-    "recovery": {"recipe", "ledger", "faults", "launch", "train.ports"},
-    "faults": {"recipe", "ledger", "launch", "train.ports"},
+    "bench": {"ledger", "recipe", "report", "launch.signals"},
+    "checkpoint": {"recipe", "ledger", "control", "train.ports"},
+    "recovery": {"recipe", "ledger", "faults", "control", "launch.budget", "train.ports"},
+    "faults": {"recipe", "ledger", "train.ports"},
 }
-LIGHT = ("recipe", "emit", "ledger", "report", "launch", "bench")
+LIGHT = ("system", "control", "recipe", "emit", "ledger", "report", "launch", "bench")
 
 
 def modules(room: str) -> list[Path]:
@@ -61,7 +64,9 @@ def imports(path: Path) -> list[tuple[str, bool, int]]:
 
 @pytest.mark.parametrize("room", sorted(MAY_IMPORT))
 def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
-    allowed = {room, "errors", "arguments", "streams", "strictjson", "__version__"} | MAY_IMPORT[room]
+    allowed = {room, "errors", "arguments", "streams", "strictjson", "system", "__version__"} | MAY_IMPORT[
+        room
+    ]
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in modules(room)
@@ -77,7 +82,7 @@ def test_the_documentation_says_what_a_room_may_import(room: str) -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `runner/{room}/`")]
     said = {word.strip() for word in row.strip("| ").split("|")[-1].split(",")}
-    assert said - {"pydantic", "pyyaml"} == MAY_IMPORT[room]
+    assert said - {"pydantic", "pyyaml", "standard library"} == MAY_IMPORT[room]
 
 
 @pytest.mark.parametrize("room", LIGHT)
@@ -91,7 +96,7 @@ def test_rooms_of_the_base_install_import_nothing_heavy(room: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", ["recipe", "emit", "ledger", "launch"])
+@pytest.mark.parametrize("room", ["system", "control", "recipe", "emit", "ledger", "launch"])
 def test_what_validation_emission_and_start_need_is_in_the_base_install(room: str) -> None:
     known = BASE | set(sys.stdlib_module_names) | {"runner"}
     wrong = [
@@ -101,6 +106,14 @@ def test_what_validation_emission_and_start_need_is_in_the_base_install(room: st
         if not late and name.split(".")[0] not in known
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("room", ["system", "control"])
+def test_what_a_worker_reads_before_its_imports_is_in_the_standard_library(room: str) -> None:
+    known = set(sys.stdlib_module_names) | {"runner"}
+    assert {
+        name for path in modules(room) for name, _, _ in imports(path) if name.split(".")[0] not in known
+    } == set()
 
 
 def test_the_contract_names_every_room() -> None:

@@ -26,9 +26,9 @@ from runner.bench.kubelet import next_backoff, peers_end_at
 from runner.bench.matrix import Cell
 from runner.bench.suite import Suite
 from runner.errors import FINAL, InputError
-from runner.launch.process import LONGEST_KILL, die_with_parent
 from runner.report.view import LABEL_FILE, read_label
 from runner.streams import complain
+from runner.system.process import LONGEST_KILL, die_with_parent
 
 GRACE = 60.0
 """Seconds that a run gets to stop by itself before it is killed."""

@@ -19,13 +19,13 @@ from runner.bench.cell import CellResult, Stopped, failed_before, finished_befor
 from runner.bench.matrix import Cell, cells_of
 from runner.bench.suite import OWN, Suite, load_suite
 from runner.errors import ExitCode, InputError, RunError, in_another_locale, no_room, storage_error
-from runner.launch.lock import Held, take_lock
 from runner.launch.signals import put_back
 from runner.recipe import render
 from runner.recipe.problems import Problem
 from runner.recipe.words import close_matches
 from runner.report.summary import seconds, table
 from runner.streams import OutputLost, complain, go_on_unread, write_out
+from runner.system.lock import Held, take_lock
 
 _EPILOG = """
 Each cell runs in a fresh folder; `nvrx-bench` called again goes on with those that are not done. The report, with the

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import InputError
-from runner.launch.durable import sync_folder
+from runner.system.durable import sync_folder
 
 _NAME = re.compile(
     r"step-(0|[1-9]\d{0,17})(?:\.(?:(?P<tag>[A-Za-z0-9_-]+)\.)?(?P<state>partial|deleting|damaged-\d+))?"

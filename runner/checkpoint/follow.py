@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 
-from runner.launch.process import die_with_parent
+from runner.system.process import die_with_parent
 
 PARENT_VARIABLE = "NVRX_WRITER_PARENT"  # process id of the rank
 

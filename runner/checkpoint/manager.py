@@ -25,8 +25,8 @@ from runner.checkpoint.save import SaveContext
 from runner.checkpoint.shm import current_run_id
 from runner.checkpoint.stopping import StopTogether
 from runner.checkpoint.writing import Writing
+from runner.control.farewell import PARTING
 from runner.errors import RunError
-from runner.launch.farewell import PARTING
 from runner.ledger.events import LoadSource, SnapshotTaken
 from runner.recipe import layer_settings
 from runner.recipe.checkpoint import CheckpointSection

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.launch.durable import write_durably
+from runner.system.durable import write_durably
 
 RECORD = "commit.json"
 METADATA = ".metadata"

@@ -27,8 +27,8 @@ from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.metadata import dcp_metadata
 from runner.checkpoint.record import METADATA, CommitRecord, write_record
 from runner.checkpoint.writer import checksum, explain
-from runner.launch.durable import write_durably
 from runner.recipe.checkpoint import CheckpointSection
+from runner.system.durable import write_durably
 from runner.train.ports import Life
 
 _FIRST_PAUSE = 0.002

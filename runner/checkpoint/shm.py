@@ -12,7 +12,7 @@ import os
 import re
 from pathlib import Path
 
-from runner.launch.control import RUN_ID
+from runner.control.channel import RUN_ID
 
 SHARED_MEMORY = Path("/dev/shm")
 

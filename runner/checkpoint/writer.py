@@ -36,7 +36,7 @@ from runner.checkpoint.arena import Arena, attach_arena
 from runner.checkpoint.layout import DTYPES, Shard
 from runner.checkpoint.nvrx_queue import WriteBucket, write_buckets
 from runner.checkpoint.plan import FilePlan
-from runner.launch.durable import sync_folder
+from runner.system.durable import sync_folder
 
 _READ_BYTES = 1 << 20
 

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runner.launch.durable import write_durably
 from runner.recipe.fault_schedule import PlannedFault
 from runner.strictjson import parse
+from runner.system.durable import write_durably
 
 
 class FiredFaults:

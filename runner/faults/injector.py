@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.faults.fired import FiredFaults
-from runner.launch.process import DATA_WORKER, children_by_parent, process_name
 from runner.ledger.events import Event, FaultFired, Loaded, PhaseEnded, SaveStarted, SnapshotTaken
 from runner.recipe.fault_schedule import PlannedFault, fault_schedule
 from runner.recipe.faults import FaultPhase, FaultType
 from runner.recipe.recipe import Recipe
+from runner.system.process import DATA_WORKER, children_by_parent, process_name
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from runner.launch.durable import write_durably
 from runner.strictjson import is_time, parse
+from runner.system.durable import write_durably
 
 FaultKind = Literal["exception", "hang", "interrupted", "died"]
 NO_RANK = -1  # of a record about what ranks hang on: their launcher, fork server or supervisor

@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 
 from runner.checkpoint.shm import remove_leftovers
+from runner.control.silence import EmptyStacks
 from runner.errors import ExitCode, RunError
 from runner.launch.children import kill_descendants
-from runner.launch.deaths import status_name
-from runner.launch.outside import tell_outside_fault
 from runner.launch.place import own_rank
 from runner.launch.printing import print_summary, say
-from runner.launch.roll import Roll
 from runner.launch.run_folder import RunFolder
-from runner.launch.silence import EmptyStacks
+from runner.launch.watch.deaths import status_name
+from runner.launch.watch.outside import tell_outside_fault
+from runner.launch.watch.roll import Roll
 from runner.ledger.events import LaunchEnded
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from runner.control.channel import WORKER
 from runner.errors import RunError
-from runner.launch.control import WORKER
-from runner.launch.process import children_by_parent, descendants, die_with_parent
+from runner.system.process import children_by_parent, descendants, die_with_parent
 
 _POLL = 0.02
 _TRACKER_PATIENCE = 3.0  # seconds
@@ -94,7 +94,7 @@ def reap_orphans(own: subprocess.Popen[bytes] | None, *others: subprocess.Popen[
 def kill_stray_orphans(*kept: subprocess.Popen[bytes]) -> list[int]:
     """Kill orphans whose worker is gone: writer processes of a rank that was killed. Returns their ids.
 
-    A worker marks what it starts with its own process id (`mark_children`). Processes that it forked without a new
+    A worker marks what it starts with its own process id (`channel.mark_children`). What it forked without a new
     program (NVRx's monitors) carry no mark and see its end by themselves.
     """
     killed = []
@@ -113,8 +113,3 @@ def kill_stray_orphans(*kept: subprocess.Popen[bytes]) -> list[int]:
                 os.kill(pid, signal.SIGKILL)
             killed.append(pid)
     return killed
-
-
-def mark_children() -> None:
-    """Called by a worker: processes that it starts from now on are known as its own."""
-    os.environ[WORKER] = str(os.getpid())

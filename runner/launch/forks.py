@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from runner.control.channel import START_TIMEOUT, Control
 from runner.launch import children
-from runner.launch.control import START_TIMEOUT, Control
 from runner.launch.forkserver import SOCKET, ready_file
-from runner.launch.process import LONGEST_KILL
+from runner.system.process import LONGEST_KILL
 
 _GRACE = 1.0  # seconds until its stacks are written
 

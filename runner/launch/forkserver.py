@@ -6,7 +6,7 @@ thin client without torch: it hands its environment, arguments and standard stre
 real worker from them. To the launcher the client is the worker:
 
 - the worker's exit status becomes the client's, signals that kill it included; 0 once the worker's rank is done
-  (`launch/farewell.py`), whatever ends its process then. A worker that fails is told of as soon
+  (`control/farewell.py`), whatever ends its process then. A worker that fails is told of as soon
   as it can do nothing any more, and no worker is forked before all that were told of are gone: the launcher gets
   ready for the next start while a GPU's driver clears up behind the last;
 - SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 that reach the client go on to the worker;
@@ -35,9 +35,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.launch import farewell
-from runner.launch.process import LONGEST_KILL, die_with_parent, failing_with
+from runner.control import farewell
 from runner.streams import complain
+from runner.system.process import LONGEST_KILL, die_with_parent, failing_with
 
 SOCKET = "NVRX_RUN_FORKSERVER"  # path of the server's socket, in the environment of the launcher
 _LARGEST_REQUEST = 1 << 20

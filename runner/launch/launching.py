@@ -13,31 +13,31 @@ from pathlib import Path
 from typing import IO
 
 from runner.checkpoint.shm import remove_leftovers
+from runner.control.channel import CONTROL, RUN_FOLDER, RUN_ID, START_TIMEOUT, TERMINAL, VERBOSE, Control
+from runner.control.earlier import note_earlier_launches
+from runner.control.outcome import OutcomeReader
+from runner.control.silence import EmptyStacks, remove_leftover_stacks
 from runner.errors import ExitCode, RunError, no_room
 from runner.launch import children
-from runner.launch.control import CONTROL, RUN_FOLDER, RUN_ID, START_TIMEOUT, TERMINAL, VERBOSE, Control
-from runner.launch.deaths import status_name
-from runner.launch.durable import probe
-from runner.launch.earlier import note_earlier_launches
 from runner.launch.forks import Beside, fork_server
-from runner.launch.outcome import OutcomeReader
 from runner.launch.place import Place
 from runner.launch.pod import LeaderWatch
 from runner.launch.printing import follow, say
-from runner.launch.process import LONGEST_KILL, process_name
 from runner.launch.run_folder import RunFolder
 from runner.launch.scratch import scratch_environ
 from runner.launch.signals import StopRequests
-from runner.launch.silence import EmptyStacks, remove_leftover_stacks
 from runner.launch.stale import remove_stale, sign
 from runner.launch.terminal import offer_terminal
 from runner.launch.thaw import Frozen, beside_workers
-from runner.launch.verdict import Verdict, Watch, conclude, signal_to_launcher
-from runner.launch.watching import Workers
+from runner.launch.watch.deaths import status_name
+from runner.launch.watch.verdict import Verdict, Watch, conclude, signal_to_launcher
+from runner.launch.watch.watching import Workers
 from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
 from runner.ledger.sinks.live import live_reporting
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
+from runner.system.durable import probe
+from runner.system.process import LONGEST_KILL, process_name
 
 _POLL = 0.05  # seconds; a dead worker, an outcome or a signal is seen within this time
 _STRAYS_EVERY = 2.0

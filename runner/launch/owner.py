@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from runner.errors import ExitCode, InputError, RunError, no_room
-from runner.launch.durable import write_durably
-from runner.launch.lock import Held, take_lock
 from runner.strictjson import parse
+from runner.system.durable import write_durably
+from runner.system.lock import Held, take_lock
 
 NOTE = "owner.json"
 LOCK = ".lock"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from runner.emit.launcher import launch_environ, launcher_argv
 from runner.errors import ExitCode, InputError, RunError
-from runner.launch.network import ReservedPort
 from runner.launch.pod import NodePlace, pod_identity, wait_for_name
 from runner.recipe.recipe import Recipe
+from runner.system.network import ReservedPort
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from runner.errors import ExitCode, RunError
-from runner.launch.verdict import Verdict
+from runner.launch.watch.verdict import Verdict
 from runner.streams import complain, fit_for_output
 
 

@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from runner.launch.process import die_with_parent
+from runner.system.process import die_with_parent
 
 GRACE = 1.0  # seconds, as in NVRx
 _POLL = 0.01

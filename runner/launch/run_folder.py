@@ -10,12 +10,12 @@ from typing import BinaryIO
 
 from runner.checkpoint.record import looks_whole
 from runner.errors import ExitCode, InputError, RunError, no_room
-from runner.launch.durable import write_durably
-from runner.launch.lock import Held, take_lock
 from runner.launch.owner import RUN, Owner, claim, identity
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
 from runner.strictjson import parse
+from runner.system.durable import write_durably
+from runner.system.lock import Held, take_lock
 
 RECIPE = "recipe.yaml"
 _FOLDERS = ("logs", "outcome", "faults", "ledger", "data")  # that a run makes in its folder

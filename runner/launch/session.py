@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.control.channel import Control
 from runner.errors import ExitCode, RunError
-from runner.launch.control import Control
 from runner.launch.launching import Launch, Launched
 from runner.launch.place import Place, find_place, managed, own_rank
 from runner.launch.printing import print_summary, print_verdict, say
 from runner.launch.run_folder import RunFolder
 from runner.launch.signals import StopRequests
-from runner.launch.verdict import MEETING_OVER
+from runner.launch.watch.verdict import MEETING_OVER
 from runner.recipe.resolve import resolve
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from runner.errors import RunError
 from runner.streams import complain
 
 if TYPE_CHECKING:
-    from runner.launch.control import Control
+    from runner.control.channel import Control
     from runner.recipe.recipe import Recipe
 
 Handler = Callable[[int, FrameType | None], Any] | int | None

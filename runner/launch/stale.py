@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.checkpoint.shm import remove_leftovers
-from runner.launch.process import stat_fields
 from runner.streams import complain
 from runner.strictjson import parse
+from runner.system.process import stat_fields
 
 PREFIX = "nvrx-run-"  # of a control folder's name, in the folder for temporary files
 _NOTE = "owner.json"

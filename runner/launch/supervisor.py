@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 
 from runner.errors import ExitCode, RunError, in_another_locale, storage_error
 from runner.launch.children import kill_descendants
-from runner.launch.process import adopt_orphans
 from runner.launch.signals import hold_back, stop_signals
 from runner.launch.stale import PREFIX
 from runner.launch.terminal import append_to_files
 from runner.launch.thaw import Frozen
 from runner.streams import complain
+from runner.system.process import adopt_orphans
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe

@@ -12,7 +12,7 @@ import stat
 import sys
 import threading
 
-from runner.launch.control import TERMINAL
+from runner.control.channel import TERMINAL
 
 
 def append_to_files() -> None:

@@ -14,7 +14,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from runner.launch.process import DATA_WORKER, children_by_parent, process_name, state_of
+from runner.system.process import DATA_WORKER, children_by_parent, process_name, state_of
 
 LOOKS = 10  # that find a process stopped before it is woken: whoever stops a whole run takes a moment for it
 

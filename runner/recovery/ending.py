@@ -14,10 +14,10 @@ from pathlib import Path
 
 from torch.distributed import DistError
 
+from runner.control.lastword import LastWord
+from runner.control.outcome import DECISIVE, NO_LIFE, TIMED_OUT, Outcome, write_outcome
 from runner.errors import ExitCode, MonitorGoneError, PeerMissingError, RunError, no_room
 from runner.faults.records import FaultRecord, read_records, write_record
-from runner.launch.lastword import LastWord
-from runner.launch.outcome import DECISIVE, NO_LIFE, TIMED_OUT, Outcome, write_outcome
 from runner.recovery.life import ProcessLife
 from runner.recovery.sight import Sight
 from runner.recovery.start_watch import StartHangError

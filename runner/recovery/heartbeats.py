@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
 
-from runner.launch.silence import announce, remove_if_empty
+from runner.control.silence import announce, remove_if_empty
 from runner.recovery.nvrx import RankMonitorClientError, connect_to_rank_monitor
 from runner.streams import complain
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from runner.launch.presence import Presence
+from runner.control.presence import Presence
 from runner.ledger.events import FaultSeen
 from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.meeting import Meeting

@@ -22,8 +22,8 @@ from datetime import timedelta
 from torch.distributed import DistError, TCPStore
 
 from runner.errors import RunError
-from runner.launch.network import ReservedPort
 from runner.recovery.ranks import RankFacts
+from runner.system.network import ReservedPort
 
 _POLL_SECONDS = 0.02
 _GROWTH = 1.2  # of the pause between two looks, for the sake of large jobs

@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from torch.distributed import DistError
 
+from runner.control.channel import Control, mark_children
+from runner.control.earlier import decisive, earlier_launches
+from runner.control.lastword import LastWord
+from runner.control.presence import Presence
 from runner.errors import ExitCode, MonitorGoneError, RunError, no_room
 from runner.launch.budget import startup_pause
-from runner.launch.children import mark_children
-from runner.launch.control import Control
-from runner.launch.earlier import decisive, earlier_launches
-from runner.launch.lastword import LastWord
-from runner.launch.presence import Presence
-from runner.launch.process import started_at
 from runner.recipe import layer_settings
 from runner.recipe.derived import uses_gpus
 from runner.recipe.recipe import Recipe
@@ -27,6 +25,7 @@ from runner.recovery.ranks import RankFacts
 from runner.recovery.setup import WorkerSetup
 from runner.recovery.start_watch import StartWatch
 from runner.streams import complain
+from runner.system.process import started_at
 from runner.train.ports import Life, LifeLedger
 
 # What NVRx needs in the environment before the first process group (see docs/recovery.md).

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.distributed import Store
 
+from runner.control.channel import Control
+from runner.control.presence import Presence
 from runner.errors import ExitCode
-from runner.launch.control import Control
-from runner.launch.presence import Presence
 from runner.ledger.events import LifeEnded, LifeStarted
 from runner.recipe import layer_settings
 from runner.recipe.recipe import Recipe

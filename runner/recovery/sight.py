@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from types import FrameType
 
-from runner.launch.silence import files_of, waits_for_peers
+from runner.control.silence import files_of, waits_for_peers
 
 
 @dataclass(frozen=True)

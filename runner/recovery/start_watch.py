@@ -1,7 +1,7 @@
 """A rank that hangs while it starts notices that itself, in a thread, and its life ends as for any hang.
 
 What keeps it from noticing (native code that holds the interpreter, SIGSTOP), or its main thread from hearing of it
-(any other native code), leaves it to its supervisor, which kills it a little later (`launch/overdue.py`).
+(any other native code), leaves it to its supervisor, which kills it a little later (`launch/watch/overdue.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from runner.control.signs import setting_of
 from runner.errors import RunError
-from runner.launch.overdue import setting_of
 from runner.recovery.sight import Sight
 
 _LOOKS = 0.25  # seconds

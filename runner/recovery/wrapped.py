@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 
-from runner.launch.control import VERBOSE
+from runner.control.channel import VERBOSE
 from runner.recipe.recovery import InprocessSettings
 from runner.recovery import nvrx
 from runner.recovery.life import ProcessLife

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.errors import InputError
-from runner.launch.durable import sync_folder
+from runner.system.durable import sync_folder
 
 MARKER = ".nvrx-building"  # locked by the process that builds; holds the name of its node
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)

@@ -21,10 +21,10 @@ from runner.checkpoint.contradiction import same_tensors
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.record import CommitRecord
 from runner.errors import ExitCode, InputError, no_room, storage_error
-from runner.launch.durable import write_durably
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import resolve
 from runner.streams import write_out
+from runner.system.durable import write_durably
 from runner.train.building import building, refuse_existing
 from runner.train.export_source import find, reading, verified
 

@@ -149,7 +149,7 @@ def pack(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> CacheIndex:
     """
     import numpy as np
 
-    from runner.launch.durable import sync_folder, write_durably
+    from runner.system.durable import sync_folder, write_durably
     from runner.train.data.cache import CacheWriter, check_vacant
     from runner.train.data.packed import token_type
     from runner.train.data.text import documents

@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from runner.launch.silence import files_of, waits_for_peers
+from runner.control.silence import files_of, waits_for_peers
 
 _EVERY = 0.02  # seconds
 _LONGEST = 0.2  # what one look may stand for: this thread may have been kept from looking

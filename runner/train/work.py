@@ -12,10 +12,10 @@ import structlog
 
 from runner.checkpoint.manager import build_checkpointer
 from runner.checkpoint.shm import current_run_id, name_semaphores
+from runner.control.channel import Control
+from runner.control.presence import Presence
 from runner.errors import InputError
 from runner.faults.injector import FaultingLedger, ScheduledFaults
-from runner.launch.control import Control
-from runner.launch.presence import Presence
 from runner.launch.terminal import take_terminal
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.load import read_resolved

@@ -15,12 +15,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.launch.control import START_TIMEOUT
+from runner.control.channel import START_TIMEOUT
+from runner.control.presence import Presence
 from runner.launch.forkclient import run_as_client
 from runner.launch.forkserver import SOCKET, ForkServer, ready_file
-from runner.launch.network import ReservedPort
-from runner.launch.presence import Presence
-from runner.launch.process import die_with_parent
+from runner.system.network import ReservedPort
+from runner.system.process import die_with_parent
 
 _SERVE = "--fork-server"
 _USAGE = """usage: nvrx-worker RECIPE [--set KEY=VALUE]...

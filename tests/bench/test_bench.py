@@ -23,13 +23,13 @@ from runner.bench.cli import main
 from runner.bench.matrix import Cell, cells_of
 from runner.bench.suite import Suite, load_suite
 from runner.errors import InputError
-from runner.launch.lock import take_lock
-from runner.launch.process import alive
 from runner.ledger.goodput import account
 from runner.ledger.history import NS
 from runner.ledger.reader import read_run
 from runner.recipe.load import check_file
 from runner.report.view import read_label, view_run
+from runner.system.lock import take_lock
+from runner.system.process import alive
 
 # Stands in for `nvrx-run`: counts its starts, trains two steps a start on one "rank", and crashes until the third.
 PROGRAM = """

@@ -18,10 +18,10 @@ from runner.checkpoint.listing import list_checkpoints
 from runner.checkpoint.record import CommitRecord, Damaged, looks_whole, read_record, write_record
 from runner.checkpoint.shm import remove_leftovers
 from runner.errors import InputError
-from runner.launch import durable
-from runner.launch.durable import write_durably
 from runner.recipe.checkpoint import CheckpointSection
 from runner.recipe.recipe import Recipe
+from runner.system import durable
+from runner.system.durable import write_durably
 
 
 def commit(root: Path, step: int) -> None:

@@ -9,13 +9,13 @@ import pytest
 from recipes_for_tests import tiny
 
 from runner.errors import ExitCode, InputError, RunError
-from runner.launch.durable import write_durably
 from runner.launch.place import find_place, own_rank
 from runner.launch.run_folder import RunFolder
 from runner.ledger.events import LaunchEnded
 from runner.ledger.reader import read_run
 from runner.ledger.sinks.live import _identity
 from runner.ledger.writer import LedgerWriter
+from runner.system.durable import write_durably
 
 
 def test_lock_of_a_lost_node_is_waited_for(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "recovery"))
 from leftovers import processes_of
 from tinylab import make_scripts, recipe_text
 
-from runner.launch.process import descendants
+from runner.system.process import descendants
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+from runner.control.presence import Presence
 from runner.launch.budget import LONGEST_PAUSE, WindowBudget, startup_pause
-from runner.launch.presence import Presence
 from runner.recipe.recovery import RestartWindow
 
 

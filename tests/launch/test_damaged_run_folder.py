@@ -14,17 +14,17 @@ import pytest
 from tinylab import recipe_text
 
 from runner.checkpoint import record as checkpoint_record
+from runner.control.channel import Control
+from runner.control.earlier import decisive
+from runner.control.outcome import Outcome, OutcomeReader, outcome_folder, write_outcome
+from runner.control.silence import hung_ranks
 from runner.errors import InputError
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.faults.schedule import schedule_text
-from runner.launch.control import Control
-from runner.launch.earlier import decisive
-from runner.launch.outcome import Outcome, OutcomeReader, outcome_folder, write_outcome
-from runner.launch.process import children_by_parent, process_name
 from runner.launch.run_folder import RunFolder
-from runner.launch.silence import hung_ranks
 from runner.recipe.load import load_recipe
 from runner.recipe.resolve import resolve
+from runner.system.process import children_by_parent, process_name
 
 
 @pytest.mark.parametrize("content", [

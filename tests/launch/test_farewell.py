@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 from tiny_recipe import TINY, changed
 
+from runner.control import farewell
+from runner.control.channel import Control
+from runner.control.earlier import decisive
+from runner.control.outcome import Outcome, OutcomeReader, write_outcome
+from runner.control.presence import Presence
 from runner.errors import ExitCode
 from runner.faults.records import read_records
-from runner.launch import farewell
-from runner.launch.control import Control
-from runner.launch.earlier import decisive
-from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
-from runner.launch.presence import Presence
-from runner.launch.roll import Roll
-from runner.launch.verdict import conclude
-from runner.launch.watching import Workers
+from runner.launch.watch.roll import Roll
+from runner.launch.watch.verdict import conclude
+from runner.launch.watch.watching import Workers
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
 
 WORKER = """
 import sys, time
 from pathlib import Path
-from runner.launch.presence import Presence
+from runner.control.presence import Presence
 rank = int(sys.argv[2])
 presence = Presence(Path(sys.argv[1]), rank=rank, local_rank=rank, restart=0)
 presence.live("1-a")
@@ -170,10 +170,10 @@ def test_a_launcher_that_starts_all_again_after_the_run_was_done_is_ended_and_th
 def test_one_that_was_killed_and_does_not_go_ends_the_launch(
     node: Callable[[str], Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.launch.ends.LONGEST_KILL", 0.0)
+    monkeypatch.setattr("runner.launch.watch.ends.LONGEST_KILL", 0.0)
     it = node("ft_launcher")
     stuck = it.start(0, "done")
-    monkeypatch.setattr("runner.launch.overdue.os.kill", lambda *_: None)  # storage hangs
+    monkeypatch.setattr("runner.launch.watch.overdue.os.kill", lambda *_: None)  # storage hangs
     it.look_until(it.workers.launch_can_only_end)
     assert stuck.poll() is None
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tinylab import recipe_text
 
+from runner.control.channel import Control
 from runner.errors import ExitCode, RunError, in_another_locale
-from runner.launch.control import Control
 from runner.launch.signals import StopRequests, put_back, stop_before_start, stop_signals
 from runner.launch.terminal import _pump
 from runner.recipe.load import load_recipe

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.launch.control import START_TIMEOUT, Control
+from runner.control.channel import START_TIMEOUT, Control
 from runner.launch.forks import fork_server
 from runner.launch.forkserver import how_ended, ready_file
-from runner.launch.process import alive
+from runner.system.process import alive
 
 SERVER = """
 import ctypes, os, platform, signal, sys, threading, time
 from pathlib import Path
-from runner.launch.farewell import mark_done
+from runner.control.farewell import mark_done
 from runner.launch.forkserver import ForkServer
 SYS_EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]
 server, fork = ForkServer(Path(sys.argv[1])), os.fork

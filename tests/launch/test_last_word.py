@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from runner.control.channel import Control
+from runner.control.earlier import decisive
+from runner.control.lastword import ROOM, LastWord
+from runner.control.outcome import Outcome, OutcomeReader, write_outcome
+from runner.control.signs import WorkerSign
 from runner.errors import ExitCode
-from runner.launch.control import Control
-from runner.launch.deaths import Deaths
-from runner.launch.earlier import decisive
-from runner.launch.lastword import ROOM, LastWord
-from runner.launch.outcome import Outcome, OutcomeReader, write_outcome
-from runner.launch.signs import WorkerSign
+from runner.launch.watch.deaths import Deaths
 
 OUTCOME = Outcome(int(ExitCode.SAVE_FAILED), "the save failed \N{SNOWMAN}", rank=1, step=3, attempt="a")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from tinylab import recipe_text
 
+from runner.control.channel import Control
+from runner.control.earlier import decisive, earlier_launches, note_earlier_launches
+from runner.control.outcome import NO_LIFE, Outcome, OutcomeReader, decide, write_outcome
+from runner.control.signs import WorkerSign
 from runner.errors import ExitCode, RunError
 from runner.faults.records import FaultRecord, read_records, write_record
-from runner.launch.control import Control
-from runner.launch.deaths import Deaths
-from runner.launch.earlier import decisive, earlier_launches, note_earlier_launches
-from runner.launch.outcome import NO_LIFE, Outcome, OutcomeReader, decide, write_outcome
-from runner.launch.signs import WorkerSign
-from runner.launch.verdict import Watch, conclude, signal_to_launcher
+from runner.launch.watch.deaths import Deaths
+from runner.launch.watch.verdict import Watch, conclude, signal_to_launcher
 from runner.recipe.load import load_recipe
 
 AHEAD, BEHIND = 4e9, 1.0  # wall clocks of nodes that are far out

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from runner.control.presence import Presence
 from runner.faults.records import read_records
-from runner.launch.deaths import Deaths
-from runner.launch.overdue import Overdue, OverdueWorkers
-from runner.launch.presence import Presence
-from runner.launch.roll import Roll
+from runner.launch.watch.deaths import Deaths
+from runner.launch.watch.overdue import Overdue, OverdueWorkers
+from runner.launch.watch.roll import Roll
 
 LIMIT = 0.3  # seconds
 
@@ -42,7 +42,7 @@ class Node:
         file.write_text(code)
         program = (
             "import os, pathlib\n"
-            "from runner.launch.presence import Presence\n"
+            "from runner.control.presence import Presence\n"
             f"p = Presence(pathlib.Path({str(self.folder)!r}), rank={rank}, local_rank={rank}, restart=0)\n"
             f"p.live('life')\np.starting({part!r}, {LIMIT})\n"
             f"exec(compile(pathlib.Path({str(file)!r}).read_text(), {str(file)!r}, 'exec'))\n"

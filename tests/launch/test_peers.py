@@ -14,25 +14,25 @@ from typing import Any
 import pytest
 from tiny_recipe import TINY, changed
 
+from runner.control.outcome import Outcome, OutcomeReader, read_outcome, write_outcome
+from runner.control.signs import WorkerSign
 from runner.errors import ExitCode
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.faults.schedule import post_mortem
-from runner.launch.deaths import Deaths
-from runner.launch.outcome import Outcome, OutcomeReader, read_outcome, write_outcome
-from runner.launch.process import state_of
-from runner.launch.roll import Roll
-from runner.launch.signs import WorkerSign
-from runner.launch.verdict import conclude
-from runner.launch.watching import Workers
+from runner.launch.watch.deaths import Deaths
+from runner.launch.watch.roll import Roll
+from runner.launch.watch.verdict import conclude
+from runner.launch.watch.watching import Workers
 from runner.ledger.events import FaultSeen
 from runner.ledger.reader import read_run
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
+from runner.system.process import state_of
 
 WORKER = """
 import sys, time
 from pathlib import Path
-from runner.launch.presence import Presence
+from runner.control.presence import Presence
 rank = int(sys.argv[3])
 presence = Presence(Path(sys.argv[1]), rank=rank, local_rank=rank, restart=int(sys.argv[2]))
 presence.live(sys.argv[4])
@@ -292,7 +292,7 @@ def test_the_first_to_fail_is_blamed_although_a_peer_is_gone_before_it(
     first, peer = worker(0, 0), worker(0, 1)
     workers, run, ledger = watched(tmp_path, "ft_launcher")
     workers.look()
-    monkeypatch.setattr("runner.launch.roll.failing_with", {first.pid: -signal.SIGSEGV}.get)
+    monkeypatch.setattr("runner.launch.watch.roll.failing_with", {first.pid: -signal.SIGSEGV}.get)
     peer.terminate()
     peer.wait()
     (tmp_path / "ended").mkdir()
@@ -381,7 +381,7 @@ def test_a_frozen_rank_is_to_blame_whoever_is_killed_first_and_the_silence_count
     number: signal.Signals,
 ) -> None:
     """NVRx wakes a rank before it kills it."""
-    monkeypatch.setattr("runner.launch.watching._least_stop", lambda recipe: 0.3)
+    monkeypatch.setattr("runner.launch.watch.watching._least_stop", lambda recipe: 0.3)
     workers, run, ledger = watched(tmp_path, layer)
     ranks = [worker(0, rank, "1-a") for rank in (0, 1)]
     workers.look()

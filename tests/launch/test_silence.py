@@ -8,10 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from runner.faults.records import read_records
-from runner.launch.deaths import Deaths
-from runner.launch.signs import WorkerSign
-from runner.launch.silence import (
+from runner.control.signs import WorkerSign
+from runner.control.silence import (
     EmptyStacks,
     announce,
     hung_ranks,
@@ -19,6 +17,8 @@ from runner.launch.silence import (
     remove_leftover_stacks,
     take_mark_back,
 )
+from runner.faults.records import read_records
+from runner.launch.watch.deaths import Deaths
 
 WAITS = """Timeout (0:00:09)!
 Thread 0x00007f01 (most recent call first):
@@ -90,7 +90,7 @@ def test_a_rank_that_was_frozen_is_named_whatever_it_writes_when_it_is_woken_to_
 
 def test_an_empty_file_goes_once_nobody_asks_any_more_whether_its_rank_was_frozen(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from runner.launch.silence import announce\n"
+        "import sys; from pathlib import Path; from runner.control.silence import announce\n"
         "announce(Path(sys.argv[1]), Path(sys.argv[2])); Path(sys.argv[2]).touch(); print(flush=True); input()"
     )
     stacks = EmptyStacks(tmp_path)

@@ -17,9 +17,9 @@ from runner.checkpoint.record import CommitRecord, write_record
 from runner.checkpoint.shm import arena_path
 from runner.faults.records import read_records
 from runner.faults.schedule import post_mortem
-from runner.launch.process import children_by_parent
 from runner.ledger.events import FaultSeen
 from runner.ledger.reader import read_run
+from runner.system.process import children_by_parent
 
 
 def slow(*values):

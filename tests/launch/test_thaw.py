@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.launch.process import children_by_parent, process_name, state_of
 from runner.launch.thaw import LOOKS, Frozen, beside_workers
+from runner.system.process import children_by_parent, process_name, state_of
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_what_a_worker_has_started_is_woken_but_for_its_data_workers(stopped: in
         assert worker.pid not in beside and writer in beside
         assert writer not in beside_workers([], set()), "of a worker that has not signed nothing is known"
         os.kill(writer, signal.SIGKILL)
-    name = "from runner.launch.process import *; name_this_process(DATA_WORKER); print(flush=True); input()"
+    name = "from runner.system.process import *; name_this_process(DATA_WORKER); print(flush=True); input()"
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {name!r}])"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as worker:

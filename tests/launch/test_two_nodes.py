@@ -14,7 +14,7 @@ import pytest
 from leftovers import processes_of
 from tinylab import expected, kept_port, make_scripts, recipe_text
 
-from runner.launch.process import descendants
+from runner.system.process import descendants
 
 STEPS = 150
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tinylab import recipe_text
 
+from runner.control.outcome import Outcome
+from runner.control.signs import WorkerSign
 from runner.errors import ExitCode
 from runner.faults.records import FaultRecord, write_record
-from runner.launch.deaths import Death
-from runner.launch.outcome import Outcome
-from runner.launch.signs import WorkerSign
-from runner.launch.verdict import MEETING_OVER, Watch, conclude, ended_launcher, signal_to_launcher
+from runner.launch.watch.deaths import Death
+from runner.launch.watch.verdict import MEETING_OVER, Watch, conclude, ended_launcher, signal_to_launcher
 from runner.recipe.load import load_recipe
 
 

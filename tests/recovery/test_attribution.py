@@ -10,10 +10,10 @@ import torch.distributed as dist
 from tinylab import expected
 
 from runner.checkpoint.exchange import Exchange
+from runner.control.outcome import TIMED_OUT
 from runner.errors import ExitCode, PeerMissingError, RunError
 from runner.faults.records import read_records
 from runner.faults.schedule import post_mortem
-from runner.launch.outcome import TIMED_OUT
 from runner.recovery.ending import Coroner, lost_a_peer
 from runner.train.data.watch import DataWorkerError
 

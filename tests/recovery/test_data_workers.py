@@ -15,11 +15,11 @@ import yaml
 from tinylab import recipe_text
 
 from runner.faults.injector import ScheduledFaults
-from runner.launch.process import DATA_WORKER, children_by_parent, process_name
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.fault_schedule import PlannedFault
 from runner.recipe.faults import FaultType
 from runner.recipe.recipe import Recipe
+from runner.system.process import DATA_WORKER, children_by_parent, process_name
 from runner.train.data.batches import PackedBatches
 from runner.train.data.packed import PackedTokens
 

@@ -21,12 +21,12 @@ import torch
 from tinylab import HERE, kept_port, recipe_text
 from torch.distributed import TCPStore
 
+from runner.control.outcome import OutcomeReader
 from runner.errors import ExitCode, RunError
-from runner.launch.network import ReservedPort
-from runner.launch.outcome import OutcomeReader
 from runner.recovery.life import ProcessLife
 from runner.recovery.meeting import Meeting, meet
 from runner.recovery.ranks import RankFacts
+from runner.system.network import ReservedPort
 
 
 def test_a_rank_that_does_not_find_rank_0_says_so_and_takes_no_blame(tmp_path: Path) -> None:

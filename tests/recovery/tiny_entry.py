@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.launch.forkclient import run_as_client
 from runner.launch.forkserver import SOCKET, ForkServer, ready_file
-from runner.launch.process import die_with_parent
+from runner.system.process import die_with_parent
 
 sys.path.insert(0, str(Path(__file__).parent))  # launchers set PYTHONSAFEPATH
 

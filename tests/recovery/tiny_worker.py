@@ -23,13 +23,13 @@ import torch
 import torch.distributed as dist
 import yaml
 
+from runner.control.channel import Control
 from runner.errors import ExitCode, InputError, RunError
-from runner.launch.control import Control
-from runner.launch.process import die_with_parent
 from runner.launch.terminal import take_terminal
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
 from runner.recovery.run import run_with_recovery
+from runner.system.process import die_with_parent
 
 
 def fire(folder: Path, step: int, rank: int) -> None:

@@ -16,12 +16,12 @@ from typing import Any
 import yaml
 from nvrx_releases import release_environ
 
+from runner.control.outcome import Outcome, outcome_folder
 from runner.emit.launcher import launch_environ, launcher_argv
 from runner.launch.forkserver import SOCKET, ready_file
-from runner.launch.network import ReservedPort
-from runner.launch.outcome import Outcome, outcome_folder
-from runner.launch.process import descendants
 from runner.recipe.recipe import Recipe
+from runner.system.network import ReservedPort
+from runner.system.process import descendants
 
 HERE = Path(__file__).parent
 STEPS = 12

@@ -16,7 +16,7 @@ from torch.distributed import TCPStore
 from torch.distributed.tensor import DTensor
 
 from runner.checkpoint.layout import local_tensor
-from runner.launch.presence import Presence
+from runner.control.presence import Presence
 from runner.recipe.recipe import Recipe
 from runner.recovery.life import ProcessLife
 from runner.recovery.ranks import RankFacts

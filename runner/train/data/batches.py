@@ -17,8 +17,8 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from runner.errors import InputError
-from runner.launch.process import DATA_WORKER, die_with_parent, name_this_process, process_name
 from runner.recipe.recipe import Recipe
+from runner.system.process import DATA_WORKER, die_with_parent, name_this_process, process_name
 from runner.train.data.order import GlobalOrder
 from runner.train.data.packed import PackedTokens
 from runner.train.data.watch import Watched

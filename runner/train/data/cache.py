@@ -24,8 +24,8 @@ import numpy as np
 import xxhash
 
 from runner.errors import InputError
-from runner.launch.durable import write_durably
 from runner.strictjson import parse
+from runner.system.durable import write_durably
 
 TOKENS, BLOCKS, INDEX = "tokens.bin", "blocks.bin", "index.json"
 BLOCK = 1 << 16  # bytes of tokens under one checksum

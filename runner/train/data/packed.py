@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from runner.errors import InputError
-from runner.launch.durable import sync_folder
 from runner.recipe.recipe import Recipe
+from runner.system.durable import sync_folder
 from runner.train.data.cache import CacheReader, CacheWriter, check_prepared, check_vacant, is_prepared
 from runner.train.data.text import documents
 from runner.train.data.tokenizer import Tokenizer, tokenizer_name

@@ -50,3 +50,8 @@ class Control:
             return (self.folder / "stop").read_text()
         except FileNotFoundError:
             return None
+
+
+def mark_children() -> None:
+    """Called by a worker: processes that it starts from now on are known as its own."""
+    os.environ[WORKER] = str(os.getpid())

@@ -15,10 +15,10 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.launch.farewell import END, LEAVING
-from runner.launch.roll import Roll
-from runner.launch.signs import IMPORTS, WorkerSign, stacks_file
-from runner.launch.silence import Silent
+from runner.control.farewell import END, LEAVING
+from runner.control.signs import IMPORTS, WorkerSign, setting_of, stacks_file
+from runner.control.silence import Silent
+from runner.launch.watch.roll import Roll
 
 _GRACE = 5.0  # seconds left to the worker itself
 LONGEST_LOOK = (
@@ -55,13 +55,6 @@ class Overdue:
             f"in start-up ({self.sign.part}): not done after {self.sign.longest:g} s ({setting_of(self.sign.part)})"
             + ("" if self.stacks else ", frozen")
         )
-
-
-def setting_of(part: str) -> str:
-    """The setting that limits a part of start-up."""
-    return {"preparation": "recovery.rendezvous_timeout", "restore": "checkpoint.load_timeout"}.get(
-        part, "recovery.start_timeout"
-    )
 
 
 class OverdueWorkers:

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from runner.launch import farewell
-from runner.launch.control import CONTROL, START_TIMEOUT
-from runner.launch.signs import IMPORTS, signs_folder, stacks_file
+from runner.control import farewell
+from runner.control.channel import CONTROL, START_TIMEOUT
+from runner.control.signs import IMPORTS, signs_folder, stacks_file
 
 _PROGRESS = "progress"  # file in the control folder: the newest start of the workers that finished a step
 _WIDTH = 20  # digits of the step counter, rewritten in place at each step

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runner.control.signs import WorkerSign
 from runner.faults.records import NO_RANK, FaultRecord, write_record
-from runner.launch.signs import WorkerSign
 from runner.ledger.events import FaultSeen
 from runner.ledger.writer import LedgerWriter
 from runner.streams import complain

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from runner.launch.process import alive
 from runner.streams import complain
+from runner.system.process import alive
 
 # What a main thread is in the middle of when it waits for other ranks. The second line: while it starts.
 WAITING = (

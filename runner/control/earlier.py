@@ -10,11 +10,11 @@ import json
 import os
 from pathlib import Path
 
+from runner.control.channel import Control
+from runner.control.lastword import last_words
+from runner.control.outcome import Outcome, outcome_folder, parse_outcome, read_outcome
 from runner.errors import ExitCode
-from runner.launch.control import Control
-from runner.launch.lastword import last_words
-from runner.launch.outcome import Outcome, outcome_folder, parse_outcome, read_outcome
-from runner.launch.process import started_at
+from runner.system.process import started_at
 
 _LIST = "earlier.json"
 

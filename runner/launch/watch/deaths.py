@@ -8,13 +8,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.control.outcome import NO_LIFE, TIMED_OUT, Outcome
+from runner.control.signs import WorkerSign, start_of
+from runner.control.silence import Silent, hung_ranks
 from runner.faults.records import FaultRecord, records_of, write_record
 from runner.launch.forkserver import how_ended
-from runner.launch.outcome import NO_LIFE, TIMED_OUT, Outcome
-from runner.launch.overdue import Overdue
-from runner.launch.signs import WorkerSign, start_of
-from runner.launch.silence import Silent, hung_ranks
-from runner.launch.stopped import StoppedWorkers
+from runner.launch.watch.overdue import Overdue
+from runner.launch.watch.stopped import StoppedWorkers
 from runner.streams import complain
 
 _PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended

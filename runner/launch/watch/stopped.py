@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.launch.process import state_of
-from runner.launch.signs import WorkerSign, start_of
-from runner.launch.silence import mark_frozen, take_mark_back
+from runner.control.signs import WorkerSign, start_of
+from runner.control.silence import mark_frozen, take_mark_back
+from runner.system.process import state_of
 
 _MOMENT = 5.0  # seconds from when a rank is woken to be killed until all of that is seen
 

@@ -8,15 +8,15 @@ import signal
 import time
 from pathlib import Path
 
+from runner.control.farewell import LEAVING, PARTING
+from runner.control.silence import Silent
 from runner.faults.records import FaultRecord, write_record
-from runner.launch.deaths import status_name
-from runner.launch.farewell import LEAVING, PARTING
 from runner.launch.forkserver import how_ended
-from runner.launch.overdue import LONGEST_LOOK, Overdue
 from runner.launch.printing import say
-from runner.launch.process import LONGEST_KILL, alive
-from runner.launch.roll import Roll
-from runner.launch.silence import Silent
+from runner.launch.watch.deaths import status_name
+from runner.launch.watch.overdue import LONGEST_LOOK, Overdue
+from runner.launch.watch.roll import Roll
+from runner.system.process import LONGEST_KILL, alive
 
 
 class Ends:

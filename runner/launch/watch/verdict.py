@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from runner.control.outcome import DECISIVE, Outcome, decide
 from runner.errors import ExitCode
 from runner.faults.records import cause_of, records_of
-from runner.launch.deaths import Death, said_in, status_name
-from runner.launch.outcome import DECISIVE, Outcome, decide
+from runner.launch.watch.deaths import Death, said_in, status_name
 from runner.recipe.recipe import Recipe
 
 # What launchers say that wanted to join a rendezvous which then ended.

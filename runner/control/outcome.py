@@ -12,11 +12,11 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from runner.control.lastword import ROOM, LastWord, last_words
+from runner.control.signs import start_of
 from runner.errors import ExitCode, RunError
-from runner.launch.durable import write_durably
-from runner.launch.lastword import ROOM, LastWord, last_words
-from runner.launch.signs import start_of
 from runner.strictjson import parse
+from runner.system.durable import write_durably
 
 # These end the run whatever the recovery layer is: a restart would meet the same again, or is not allowed any more.
 DECISIVE = frozenset(

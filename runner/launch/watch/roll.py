@@ -6,9 +6,9 @@ import os
 import time
 from pathlib import Path
 
-from runner.launch import farewell
-from runner.launch.process import alive, failing_with, state_of
-from runner.launch.signs import IMPORTS, WorkerSign, read_sign, signs_folder, start_of
+from runner.control import farewell
+from runner.control.signs import IMPORTS, WorkerSign, read_sign, signs_folder, start_of
+from runner.system.process import alive, failing_with, state_of
 
 
 class Roll:

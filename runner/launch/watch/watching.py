@@ -8,17 +8,17 @@ import signal
 import time
 from pathlib import Path
 
+from runner.control.outcome import Outcome, OutcomeReader
 from runner.errors import ExitCode
 from runner.launch.budget import WindowBudget
-from runner.launch.deaths import SAME_MOMENT, Death, Deaths
-from runner.launch.ends import Ends
-from runner.launch.outcome import Outcome, OutcomeReader
-from runner.launch.outside import tell_outside_fault
-from runner.launch.overdue import OverdueWorkers
 from runner.launch.printing import say
-from runner.launch.roll import Roll
-from runner.launch.stopped import StoppedWorkers
-from runner.launch.verdict import Watch, ended_launcher, killed_launcher, why_again
+from runner.launch.watch.deaths import SAME_MOMENT, Death, Deaths
+from runner.launch.watch.ends import Ends
+from runner.launch.watch.outside import tell_outside_fault
+from runner.launch.watch.overdue import OverdueWorkers
+from runner.launch.watch.roll import Roll
+from runner.launch.watch.stopped import StoppedWorkers
+from runner.launch.watch.verdict import Watch, ended_launcher, killed_launcher, why_again
 from runner.ledger.events import FaultSeen
 from runner.ledger.writer import LedgerWriter
 from runner.recipe import layer_settings

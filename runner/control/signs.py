@@ -35,6 +35,13 @@ class WorkerSign:
     longest: float = 0.0
 
 
+def setting_of(part: str) -> str:
+    """The setting that limits a part of start-up."""
+    return {"preparation": "recovery.rendezvous_timeout", "restore": "checkpoint.load_timeout"}.get(
+        part, "recovery.start_timeout"
+    )
+
+
 def start_of(attempt: str) -> str:
     """What the lives of one set of worker processes have in common in their names; empty before the ranks have met.
 
