@@ -152,7 +152,9 @@ def _check_model(source: Path, record: CommitRecord, recipe: Recipe, config: Any
     from runner.train.model import build_on_meta
     from runner.train.setup import persistent_buffers
 
-    module = build_on_meta(copy.deepcopy(config), recipe.model)  # building writes into the configuration
+    module = build_on_meta(
+        copy.deepcopy(config), recipe.model
+    ).module  # building writes into the configuration
     buffers = {name: module.get_buffer(name) for name in persistent_buffers(module)}
     mine = {
         f"{_PREFIX}{name}": [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]

@@ -1,17 +1,14 @@
-"""The model: built without memory, sharded, and only then filled: from its checkpoint, from the hub or at random."""
+"""The model: built without memory, to be sharded and only then filled (`weights`, or from a checkpoint)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from runner.errors import InputError
 from runner.recipe.model import ModelSection
@@ -19,6 +16,7 @@ from runner.recipe.words import close_matches
 from runner.train.hub import hub_errors
 
 _CAUSAL = "causal_sdpa"
+_SMALL = 1 << 14  # elements; norms, biases and the like, whose values are kept as the constructor made them
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -106,13 +104,46 @@ def _attention(wanted: str, text: Any) -> str:
     if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
         return wanted
     from transformers import AttentionInterface
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    AttentionInterface.register(_CAUSAL, sdpa_attention_forward)
+    AttentionInterface.register(_CAUSAL, _causal_sdpa)
     return _CAUSAL
 
 
-def build_on_meta(config: Any, model: ModelSection) -> nn.Module:
+def _causal_sdpa(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **settings: Any,
+) -> Any:
+    """transformers' `sdpa`. A mask is one of the model's own (Doge's): nobody else has made it causal."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if attention_mask is not None:
+        seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        if attention_mask.dtype == torch.bool:
+            attention_mask = attention_mask & seen
+        else:
+            attention_mask = attention_mask.masked_fill(~seen, torch.finfo(attention_mask.dtype).min)
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A model without memory.
+
+    Attributes:
+        module: its parameters are on the meta device; its buffers are real.
+        constructed: values of its small parameters as the constructor left them: of some (activation functions'
+            slopes, say) they are said nowhere else.
+    """
+
+    module: nn.Module
+    constructed: dict[str, torch.Tensor]
+
+
+def build_on_meta(config: Any, model: ModelSection) -> Skeleton:
     """The model with parameters on the meta device and buffers (rotary tables) computed on the CPU.
 
     Raises:
@@ -121,20 +152,29 @@ def build_on_meta(config: Any, model: ModelSection) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     try:
-        with _parameters_on_meta():
+        with torch.random.fork_rng(devices=()), _large_parameters_on_meta():
+            torch.manual_seed(0)  # what a constructor draws is the same in every process
             built: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch_dtype(model.param_dtype))
-    except (ValueError, ImportError) as error:
+    except (
+        ValueError,
+        ImportError,
+        AssertionError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        RuntimeError,
+    ) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(f"model: {type(config).__name__} cannot be built: {reason}") from error
     if model.activation_checkpointing:
         built.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
     built.train()
-    return built
+    return Skeleton(built, _rest_to_meta(built))
 
 
 @contextmanager
-def _parameters_on_meta() -> Iterator[None]:
-    """Move each parameter to the meta device as it is registered; buffers stay real.
+def _large_parameters_on_meta() -> Iterator[None]:
+    """Move each large parameter to the meta device as it is registered; small ones and buffers stay real.
 
     `torch.device("meta")` would also take the buffers, which hold values (rotary frequencies) that no checkpoint
     carries. Parameters are registered before they are initialised, so nothing is computed for them.
@@ -143,10 +183,8 @@ def _parameters_on_meta() -> Iterator[None]:
 
     def register_on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
         register(module, name, param)
-        if param is not None:
-            module._parameters[name] = nn.Parameter(
-                param.detach().to("meta"), requires_grad=param.requires_grad
-            )
+        if param is not None and param.numel() > _SMALL:
+            module._parameters[name] = _on_meta(param)
 
     nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign,assignment]
     try:
@@ -155,142 +193,21 @@ def _parameters_on_meta() -> Iterator[None]:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
+def _rest_to_meta(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Move the parameters that are still real to the meta device; returns their values."""
+    values = {name: p.detach() for name, p in model.named_parameters() if not p.is_meta}
+    for module in model.modules():
+        for name, param in module._parameters.items():
+            if param is not None and not param.is_meta:
+                module._parameters[name] = _on_meta(param)
+    return values
+
+
+def _on_meta(param: nn.Parameter) -> nn.Parameter:
+    return nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+
+
 def allocate(model: nn.Module, device: torch.device) -> None:
     """Give every parameter memory on `device` (contents undefined) and move the buffers there."""
     model._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t.to(device))
     model.tie_weights()  # type: ignore[operator]
-
-
-def fill_random(
-    model: nn.Module, skeleton: nn.Module, units: list[str], seed: int, device: torch.device
-) -> None:
-    """Initialise as the architecture prescribes, one unit at a time, alike for every number of ranks.
-
-    Args:
-        model: sharded and allocated.
-        skeleton: the same model, unsharded, on the meta device.
-        units: names of the wrapped modules; what is outside them is one more unit.
-        seed: each unit draws from (seed, its name), so that the values do not depend on the sharding.
-        device: where values are drawn; CPU and GPU draw different ones.
-    """
-    owners = dict(model.named_parameters())
-    for unit in [*units, ""]:
-        module = skeleton.get_submodule(unit) if unit else skeleton
-        inside = [
-            name for name, p in module.named_parameters(unit) if p.is_meta and _unit_of(name, units) == unit
-        ]
-        holders = {name.rpartition(".")[0] for name in inside}
-        for name in inside:
-            _replace(skeleton, name, torch.empty_like(skeleton.get_parameter(name), device=device))
-        _seed(seed, unit)
-        with torch.no_grad():
-            for name, child in _post_order(module, unit):
-                if name in holders or any(p.device == device for p in child.parameters()):
-                    _init_module(skeleton, child)
-            for name in inside:
-                if name in owners:
-                    _copy_shard(owners[name], skeleton.get_parameter(name))
-        for name in inside:
-            _replace(skeleton, name, skeleton.get_parameter(name).detach().to("meta"))
-
-
-def _unit_of(name: str, units: list[str]) -> str:
-    inside = [unit for unit in units if name.startswith(f"{unit}.")]
-    return max(inside, key=len, default="")
-
-
-def _post_order(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    for child_name, child in module.named_children():
-        yield from _post_order(child, f"{name}.{child_name}" if name else child_name)
-    yield name, module
-
-
-def _init_module(skeleton: nn.Module, module: nn.Module) -> None:
-    if all(not p.is_meta for p in module.parameters(recurse=False)):
-        skeleton._init_weights(module)  # type: ignore[operator]
-
-
-def _seed(seed: int, name: str) -> None:
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-
-
-def _replace(module: nn.Module, name: str, value: torch.Tensor) -> None:
-    owner, _, leaf = name.rpartition(".")
-    module.get_submodule(owner)._parameters[leaf] = nn.Parameter(value, requires_grad=True)
-
-
-def _copy_shard(param: torch.Tensor, full: torch.Tensor) -> None:
-    """Copy this rank's part of `full` (global shape) into `param`, without communication."""
-    if isinstance(param, DTensor):
-        shard = distribute_tensor(full, param.device_mesh, param.placements, src_data_rank=None)
-        param.to_local().copy_(shard.to_local())
-    else:
-        param.copy_(full)
-
-
-def fill_pretrained(model: nn.Module, name: str, revision: str | None, base_prefix: str) -> None:
-    """Load published weights, each rank reading only what it holds.
-
-    Args:
-        model: sharded and allocated.
-        name: hub id or folder.
-        revision: of the hub repository.
-        base_prefix: prefix that checkpoints of the bare model lack (`transformer` for GPT-2).
-
-    Raises:
-        InputError: it does not exist, has no safetensors files, or lacks a parameter.
-    """
-    files = _safetensors_files(name, revision)
-    from safetensors import safe_open
-
-    wanted = dict(model.named_parameters())
-    missing = set(wanted)
-    for file in files:
-        with safe_open(file, framework="pt") as handle, torch.no_grad():
-            for key in handle.keys():  # noqa: SIM118  (not a mapping)
-                target = key if key in wanted else f"{base_prefix}.{key}"
-                if target in missing:
-                    _copy_slice(wanted[target], handle.get_slice(key), f"{name}: {key}")
-                    missing.remove(target)
-    if missing:
-        raise InputError(
-            f"model.name: the weights of {name} lack {len(missing)} parameters of its own configuration, "
-            f"e.g. {min(missing)}; re-save the model with save_pretrained, or use weights: random"
-        )
-
-
-def _copy_slice(param: torch.Tensor, stored: Any, what: str) -> None:
-    shape = tuple(stored.get_shape())
-    if shape != tuple(param.shape):
-        raise InputError(
-            f"model.name: {what} has the shape {shape}, the configuration asks for {tuple(param.shape)}"
-        )
-    if not isinstance(param, DTensor):
-        param.copy_(stored[...])
-        return
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    local, offset = compute_local_shape_and_global_offset(param.shape, param.device_mesh, param.placements)
-    if 0 not in local:
-        param.to_local().copy_(stored[tuple(slice(o, o + n) for o, n in zip(offset, local, strict=True))])
-
-
-def _safetensors_files(name: str, revision: str | None) -> list[str]:
-    from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
-
-    with hub_errors("model", name):
-        index = cached_file(
-            name, SAFE_WEIGHTS_INDEX_NAME, revision=revision, _raise_exceptions_for_missing_entries=False
-        )
-        if index is None:
-            single = cached_file(
-                name, SAFE_WEIGHTS_NAME, revision=revision, _raise_exceptions_for_missing_entries=False
-            )
-            if single is None:
-                raise InputError(
-                    f"model.name: {name} has no safetensors files; re-save it with save_pretrained"
-                )
-            return [single]
-        parts = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
-        return [cached_file(name, part, revision=revision) for part in parts]

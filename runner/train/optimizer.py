@@ -86,12 +86,17 @@ class ShardOptimizer:
     def update(self, lr: float) -> None:
         """One step of AdamW with the gradients that `clip` saw; they are gone afterwards.
 
+        A parameter that no rank has used (of a dropped layer, say) stays as it is; the step counts for it, too.
+
         Args:
             lr: learning rate of this step.
         """
         for group in self._adamw.param_groups:
             group["lr"] = lr
         self._adamw.step()
+        for shard in self._shards:
+            if shard.grad is None:
+                self._adamw.state[shard]["step"] += 1
         self.drop_gradients()
 
     def drop_gradients(self) -> None:
@@ -100,7 +105,7 @@ class ShardOptimizer:
             held.grad = None
 
     def set_step(self, step: int) -> None:
-        """Set the step counters: every parameter is updated in every step, so one number says all."""
+        """Set the step counters: every step counts for every parameter, so one number says all."""
         for state in self._adamw.state.values():
             state["step"].fill_(float(step))
 

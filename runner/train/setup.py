@@ -17,7 +17,7 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.sharding import DdpSharding
 from runner.train.data.tokenizer import Tokenizer
 from runner.train.decided import decided
-from runner.train.model import allocate, build_on_meta, fill_pretrained, fill_random, model_config
+from runner.train.model import allocate, build_on_meta, model_config
 from runner.train.optimizer import ShardOptimizer
 from runner.train.ports import TrainState
 from runner.train.sharding import (
@@ -28,6 +28,7 @@ from runner.train.sharding import (
     transformer_blocks,
     wrapped_modules,
 )
+from runner.train.weights import fill_pretrained, fill_random
 
 
 def pick_device(recipe: Recipe, local_rank: int) -> torch.device:
@@ -104,7 +105,8 @@ class ModelFactory:
     def __init__(self, recipe: Recipe, tokenizer: Tokenizer) -> None:
         self._recipe = recipe
         self.config = model_config(recipe.model, tokenizer.vocab_size)
-        self.skeleton = build_on_meta(self.config, recipe.model)
+        built = build_on_meta(self.config, recipe.model)
+        self.skeleton, self._constructed = built.module, built.constructed
         self._decided = decided(recipe, self.config)
         self._blocks = transformer_blocks(self.skeleton)
         sharding = recipe.sharding
@@ -136,7 +138,8 @@ class ModelFactory:
             prefix = getattr(self.skeleton, "base_model_prefix", "")
             fill_pretrained(workload.module, model.name, model.revision, prefix)
         else:
-            fill_random(workload.module, self.skeleton, self._blocks, self._recipe.training.seed, device)
+            seed = self._recipe.training.seed
+            fill_random(workload.module, self.skeleton, self._constructed, self._blocks, seed, device)
 
 
 def _train_state(module: nn.Module, optimizer: ShardOptimizer) -> TrainState:

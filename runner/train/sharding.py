@@ -86,11 +86,13 @@ def check_shardable(recipe: Recipe, model: nn.Module, world_size: int) -> None:
     """Refuse a world size over which the model cannot be laid out.
 
     Raises:
-        InputError: more ranks than the largest dimension that is sharded, or replicas that do not divide.
+        InputError: more ranks than the largest dimension that is sharded, replicas that do not divide, or layers that
+            ranks leave out each for itself.
     """
     sharding = recipe.sharding
     if isinstance(sharding, DdpSharding):
         return
+    _refuse_dropped_layers(model)
     shards = world_size
     if isinstance(sharding, HsdpSharding):
         if world_size % sharding.replicas:
@@ -99,12 +101,24 @@ def check_shardable(recipe: Recipe, model: nn.Module, world_size: int) -> None:
                 "ranks are split into that many equal groups"
             )
         shards = world_size // sharding.replicas
-    rows = min(p.shape[0] for p in model.parameters() if p.ndim >= 2)
+    rows = max(p.shape[0] for p in model.parameters() if p.ndim >= 2)
     if shards > rows:
         raise InputError(
             f"sharding: {shards} ranks cannot share matrices of {rows} rows; use fewer ranks, "
             "hsdp with replicas, or a wider model"
         )
+
+
+def _refuse_dropped_layers(model: nn.Module) -> None:
+    """Of a sharded layer all ranks gather the parts: one that leaves it out is waited for, in vain."""
+    config = model.config.get_text_config()  # type: ignore[union-attr,operator]
+    for name in ("layerdrop", "decoder_layerdrop"):
+        share = getattr(config, name, None)
+        if share:
+            raise InputError(
+                f"model.architecture.{name}: {share}: each rank draws for itself which layers it leaves out, and "
+                f"sharded layers need all ranks; use sharding.strategy: ddp, or {name}: 0.0"
+            )
 
 
 def build_mesh(recipe: Recipe, device: torch.device, world_size: int) -> DeviceMesh:

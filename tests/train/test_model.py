@@ -207,8 +207,8 @@ def test_keys_that_a_named_model_does_not_have_are_refused(
 
 @pytest.mark.usefixtures("lone_rank")
 def test_more_ranks_than_a_matrix_has_rows_are_refused(make_recipe: MakeRecipe) -> None:
-    with pytest.raises(InputError, match=r"64 ranks cannot share matrices of \d+ rows"):
-        ModelFactory(make_recipe(), ByteTokenizer()).build(CPU, world_size=64)
+    with pytest.raises(InputError, match=r"1024 ranks cannot share matrices of \d+ rows"):
+        ModelFactory(make_recipe(), ByteTokenizer()).build(CPU, world_size=1024)
 
 
 def test_what_does_not_show_in_the_tensors_is_told_by_the_names_of_its_settings(
