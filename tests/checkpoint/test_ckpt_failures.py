@@ -150,12 +150,14 @@ def test_a_folder_that_is_removed_during_a_run_is_made_again(two: World, tmp_pat
     assert results[0]["committed"] == [3, 6] and all(result["error"] is None for result in results)
 
 
-@pytest.mark.parametrize("place", ["file/below", "read-only"])
+@pytest.mark.parametrize("place", ["file/below", "read-only", "there, read-only"])
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(
     two: World, small_disk: Path, place: str
 ) -> None:
     (small_disk / "file").write_text("not a folder")
-    if place == "read-only":
+    if place.startswith("there"):
+        (small_disk / place).mkdir()
+    if place.endswith("read-only"):
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     for result in two.run(attempt, folder=str(small_disk / place), run_id="bad", until=3, mode="sync"):
         assert result["code"] == ExitCode.BAD_RECIPE

@@ -16,6 +16,8 @@ from ckpt_world import Rank, Recorder, Trainer, World, manager, named
 from runner.checkpoint.shm import SHARED_MEMORY
 from runner.ledger.events import SaveCommitted
 
+WIDTH = 160  # a rank's part of a checkpoint has 0.3 MB, so that what is kept of each save shows
+
 
 def shared_bytes(rank: int) -> int:
     return sum(path.stat().st_blocks * 512 for path in SHARED_MEMORY.glob(f"nvrx-{named('flat')}-*-{rank}"))
@@ -23,7 +25,7 @@ def shared_bytes(rank: int) -> int:
 
 def save_often(place: Rank, folder: str, saves: int, mode: str) -> dict[str, Any]:
     life, recorder = place.life(), Recorder()
-    trainer = Trainer(life, width=64)
+    trainer = Trainer(life, width=WIDTH)
     checkpointer = manager(folder, recorder, "flat", mode=mode, every=1)
     checkpointer.attach(life, trainer.state)
     checkpointer.restore()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -12,9 +13,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 from ckpt_world import Rank, Recorder, Trainer, World, arenas, digest, manager, named, train, writer_pid
+from torch.distributed.tensor import DTensor
 
 from runner.checkpoint import preparation, writing
+from runner.checkpoint.layout import local_tensor
 from runner.checkpoint.shm import SHARED_MEMORY, remove_leftovers
 from runner.checkpoint.staging import Staging
 from runner.checkpoint.writer import write_synchronously
@@ -54,11 +58,22 @@ def begin(
     return life, trainer, checkpointer, checkpointer.restore()
 
 
+def bytes_of_tensors() -> int:
+    """Memory of all tensors that Python's garbage collector knows."""
+    gc.collect()
+    found = {}
+    for tensor in gc.get_objects():
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter, DTensor) and not tensor.is_meta:
+            storage = local_tensor(tensor).untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
+
+
 def restart_in_process(place: Rank, folder: str, run_id: str, restarts: int = 1) -> dict[str, Any]:
     """A soft fault in the middle of step 6, several times."""
     settings = {"mode": "sync", "snapshot_every": 1}
     life, trainer, checkpointer, came_from = begin(place, folder, run_id, **settings)
-    sources, sizes = [], []
+    sources, sizes, held = [], [], []
     for _ in range(restarts):
         while trainer.state.step < 5:
             trainer.step(checkpointer)
@@ -71,12 +86,14 @@ def restart_in_process(place: Rank, folder: str, run_id: str, restarts: int = 1)
         sources.append(came_from)
         restored = digest(trainer.full_state())
         sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        if len(sizes) % 6 == 2:
+            held.append(bytes_of_tensors())
     while trainer.state.step < 8:
         trainer.step(checkpointer)
     last = digest(trainer.full_state())
     checkpointer.finish()
     checkpointer.close()
-    return {"sources": sources, "restored": restored, "last": last, "sizes": sizes}
+    return {"sources": sources, "restored": restored, "last": last, "sizes": sizes, "held": held}
 
 
 def test_a_soft_fault_costs_one_step_and_no_storage(
@@ -93,6 +110,8 @@ def test_twenty_restarts_leave_memory_flat(two: World, tmp_path: Path, undisturb
     for result in two.run(restart_in_process, folder=str(tmp_path), run_id="twenty", restarts=20):
         assert result["last"] == undisturbed[8]
         assert result["sizes"][-1] - result["sizes"][4] < 4096, result["sizes"]  # KiB
+        assert len(result["held"]) == 4
+        assert len(set(result["held"])) == 1, "each life has let go of the one before"
     assert arenas("twenty") == []
 
 
