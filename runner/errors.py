@@ -46,6 +46,10 @@ class PeerMissingError(RunError):
     """Another rank did not come to an agreement in time, which is that rank's fault and not that of who says so."""
 
 
+class BusyError(RunError):
+    """Something that the run asks is busy or away for a moment: the same again, later, may well succeed."""
+
+
 class MonitorGoneError(RunError):
     """A rank's monitor is gone, which a launcher makes only once: no restart of its helps, the same command does."""
 

@@ -16,7 +16,7 @@ from torch.distributed import DistError
 
 from runner.control.lastword import LastWord
 from runner.control.outcome import DECISIVE, NO_LIFE, TIMED_OUT, Outcome, write_outcome
-from runner.errors import ExitCode, MonitorGoneError, PeerMissingError, RunError, no_room
+from runner.errors import BusyError, ExitCode, MonitorGoneError, PeerMissingError, RunError, no_room
 from runner.faults.records import FaultRecord, read_records, write_record
 from runner.recovery.life import ProcessLife
 from runner.recovery.sight import Sight
@@ -139,7 +139,7 @@ class Coroner:
 
         Errors with a final exit code end the run, and so does an exception like that of the fault before it, with no
         new step finished between the two: a restart cannot mend what it has just failed to mend. Nor does it make
-        room on a disk.
+        room on a disk. What is busy may be so again, and the pauses before starts get longer.
         """
         text = "".join(traceback.format_exception(error))
         if isinstance(error, RunError) and error.exit_code in DECISIVE:
@@ -166,7 +166,8 @@ class Coroner:
         where = f"rank {life.rank} after step {life.step}: {record.what}"
         if hang is not None:
             where = f"rank {life.rank} {record.what}"
-        if not consequence and (before := self._repeated(record)) is not None:
+        passes = consequence or isinstance(error, BusyError)
+        if not passes and (before := self._repeated(record)) is not None:
             self._write(record)
             message = f"no progress: {where}; the fault before it was the same: {before.what}"
             return Ending(int(ExitCode.NO_PROGRESS), message, final=True, traceback=text)

@@ -178,9 +178,27 @@ def _safetensors_files(name: str, revision: str | None) -> list[str]:
                 name, SAFE_WEIGHTS_NAME, revision=revision, _raise_exceptions_for_missing_entries=False
             )
             if single is None:
+                for file in (SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME):
+                    _raise_unless_missing(name, file, revision)
                 raise InputError(
                     f"model.name: {name} has no safetensors files; re-save it with save_pretrained"
                 )
             return [single]
         parts = sorted(set(json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"].values()))
         return [cached_file(name, part, revision=revision) for part in parts]
+
+
+def _raise_unless_missing(name: str, file: str, revision: str | None) -> None:
+    """transformers says of a file that it is missing where the hub did not answer, too.
+
+    Raises:
+        OSError: the hub did not say whether the model has this file.
+    """
+    from huggingface_hub.errors import LocalEntryNotFoundError
+    from transformers.utils import cached_file
+
+    try:
+        cached_file(name, file, revision=revision)
+    except OSError as error:
+        if isinstance(error.__cause__, LocalEntryNotFoundError):
+            raise

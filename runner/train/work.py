@@ -14,7 +14,7 @@ from runner.checkpoint.manager import build_checkpointer
 from runner.checkpoint.shm import current_run_id, name_semaphores
 from runner.control.channel import Control
 from runner.control.presence import Presence
-from runner.errors import InputError
+from runner.errors import BusyError, InputError
 from runner.faults.injector import FaultingLedger, ScheduledFaults
 from runner.launch.terminal import take_terminal
 from runner.ledger.writer import LedgerWriter
@@ -23,7 +23,7 @@ from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import resolve
 from runner.recovery.run import run_with_recovery
 from runner.train.data.source import DataPreparation
-from runner.train.data.tokenizer import load_tokenizer
+from runner.train.data.tokenizer import Tokenizer, load_tokenizer
 from runner.train.kernels import find_kernel_times
 from runner.train.log import configure
 from runner.train.loop import LoopParts
@@ -37,7 +37,7 @@ _LATE_IMPORTS = (
     "encodings.idna", "multiprocessing.popen_fork", "multiprocessing.popen_spawn_posix", "multiprocessing.queues",
     "numpy.ma",
 )  # fmt: skip
-_prebuilt: list[ModelFactory] = []  # made by the fork server before it forks
+_prebuilt: list[tuple[Tokenizer, ModelFactory]] = []  # made by the fork server before it forks
 
 
 def preload(recipe_path: Path) -> None:
@@ -46,8 +46,9 @@ def preload(recipe_path: Path) -> None:
         import_module(name)
     recipe = read_resolved(recipe_path)
     try:
-        _prebuilt.append(ModelFactory(recipe, load_tokenizer(recipe)))
-    except InputError:
+        tokenizer = load_tokenizer(recipe)
+        _prebuilt.append((tokenizer, ModelFactory(recipe, tokenizer)))
+    except (InputError, BusyError):
         return  # the first worker meets the same error and reports it as its own
 
 
@@ -110,4 +111,7 @@ def _plug_together(
         waits=waits,
         kernels=kernels,
     )
-    return Trainer(parts, DataPreparation(recipe, recipe.recovery.rendezvous_timeout, log), *_prebuilt)
+    tokenizer, factory = _prebuilt[0] if _prebuilt else (None, None)
+    return Trainer(
+        parts, DataPreparation(recipe, recipe.recovery.rendezvous_timeout, log, tokenizer), factory
+    )

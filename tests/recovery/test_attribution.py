@@ -11,7 +11,7 @@ from tinylab import expected
 
 from runner.checkpoint.exchange import Exchange
 from runner.control.outcome import TIMED_OUT
-from runner.errors import ExitCode, PeerMissingError, RunError
+from runner.errors import BusyError, ExitCode, PeerMissingError, RunError
 from runner.faults.records import read_records
 from runner.faults.schedule import post_mortem
 from runner.recovery.ending import Coroner, lost_a_peer
@@ -83,3 +83,16 @@ def test_a_save_that_ends_the_run_is_on_record_once_for_all_ranks(tmp_path):
     (record,) = read_records(tmp_path)
     assert (record.rank, record.what, record.consequence) == (0, str(error), False)
     assert "faults that happened (1)" in post_mortem(tmp_path) and str(error) in post_mortem(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(RunError("no"), ExitCode.NO_PROGRESS), (BusyError("the hub answers 429"), ExitCode.CRASHED)],
+)
+def test_what_is_busy_twice_is_no_want_of_progress(tmp_path, error, code):
+    coroner = Coroner(tmp_path, "inprocess", frozenset())
+    lives = [SimpleNamespace(rank=0, step=0, attempt=f"1-{n}", over=False) for n in (0, 1)]
+    endings = [coroner.exception(life, error) for life in lives]
+    coroner.close()
+    assert [ending.exit_code for ending in endings] == [ExitCode.CRASHED, code]
+    assert len(read_records(tmp_path)) == 2

@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from runner.errors import ExitCode, RunError
+from runner.errors import BusyError, ExitCode, RunError
 from runner.recipe.recipe import Recipe
 from runner.train.data.batches import BatchSource, PackedBatches
 from runner.train.data.cache import is_prepared
@@ -14,9 +14,11 @@ from runner.train.data.packed import PackedTokens, packed_folder, prepare
 from runner.train.data.streaming import StreamingBatches
 from runner.train.data.text import is_streaming
 from runner.train.data.tokenizer import Tokenizer, load_tokenizer
+from runner.train.hub import with_backoff
 from runner.train.ports import Life
 
 _POLL = 0.05
+_BUSY = "busy"
 _ALONE = timedelta(days=7)  # nobody waits for a rank that is alone
 _MARGIN = 15.0  # seconds; a rank 0 that hangs is stopped before the others lose their patience
 
@@ -29,15 +31,19 @@ class DataPreparation:
     Args:
         recipe: the run.
         timeout: longest the other ranks wait for the preparation.
-        log: told of data whose damage would go unnoticed.
+        log: told of data whose damage would go unnoticed, and of a hub that is busy.
+        tokenizer: the recipe's, where somebody has loaded it.
 
     Raises:
         InputError: tokenizer or dataset cannot be loaded, on every rank.
+        BusyError: their hub turns us away.
     """
 
-    def __init__(self, recipe: Recipe, timeout: timedelta, log: Any) -> None:
+    def __init__(
+        self, recipe: Recipe, timeout: timedelta, log: Any, tokenizer: Tokenizer | None = None
+    ) -> None:
         self._recipe, self._timeout, self._log = recipe, timeout, log
-        self.tokenizer: Tokenizer = load_tokenizer(recipe)
+        self.tokenizer: Tokenizer = tokenizer or load_tokenizer(recipe)
         self._packed: PackedTokens | None = None
 
     def batches(self, life: Life) -> BatchSource:
@@ -61,11 +67,16 @@ class DataPreparation:
         if life.rank == 0:
             life.starting("preparation", self._timeout if life.world_size > 1 else _ALONE)
             try:
-                prepare(self._recipe, self.tokenizer)
+                with_backoff(
+                    lambda: prepare(self._recipe, self.tokenizer),
+                    within=self._timeout.total_seconds() / 2,
+                    say=self._log.warning,
+                )
             except Exception as error:
                 # The others wait for this rank: tell them before it fails alone.
                 code = error.exit_code if isinstance(error, RunError) else ExitCode.CRASHED
-                life.store.set("data", f"{int(code)} {error}")
+                kind = _BUSY if isinstance(error, BusyError) else str(int(code))
+                life.store.set("data", f"{kind} {error}")
                 raise
             life.store.set("data", "ready")
             return
@@ -81,5 +92,5 @@ class DataPreparation:
             time.sleep(_POLL)
         answer = life.store.get("data").decode()
         if answer != "ready":
-            number, _, message = answer.partition(" ")
-            raise RunError(message, ExitCode(int(number)))
+            kind, _, message = answer.partition(" ")
+            raise BusyError(message) if kind == _BUSY else RunError(message, ExitCode(int(kind)))
