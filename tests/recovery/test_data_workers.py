@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
@@ -111,3 +112,36 @@ def test_workers_are_killed_that_were_started_a_moment_ago(tmp_path: Path) -> No
 def test_a_fault_of_data_workers_without_any_is_an_error_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="loader_death, and this rank has no data workers"):
         strike(tmp_path, "loader_death")
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_killed_rank_takes_its_data_workers_along_also_a_frozen_one(tmp_path: Path) -> None:
+    rank = os.fork()
+    if rank == 0:
+        try:
+            made = make_batches(tmp_path)
+            made.start(0, {})
+            list(made.micro_batches())  # by now both workers have named themselves
+            (tmp_path / "workers").write_text(" ".join(map(str, workers())))
+            os.kill(workers()[0], signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(rank, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    left = [int(pid) for pid in (tmp_path / "workers").read_text().split()]
+    assert len(left) == 2
+    try:
+        deadline = time.monotonic() + 10
+        while any(map(lives, left)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert [pid for pid in left if lives(pid)] == []
+    finally:
+        for pid in filter(lives, left):
+            os.kill(pid, signal.SIGKILL)

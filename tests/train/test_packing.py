@@ -131,10 +131,11 @@ def test_a_tokenizer_without_padding_token_keeps_rows_of_unequal_length_and_genu
     raw = Tokenizer(models.WordLevel({"c": 0, "a": 1, "b": 2, "<eos>": 3, "<unk>": 4}, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<eos>").save_pretrained(tmp_path / "tok")
-    Dataset.from_dict({"text": ["a b c", "a <eos> b"]}).save_to_disk(str(tmp_path / "saved"))
+    Dataset.from_dict({"text": ["a b c", "b", "a <eos> b"]}).save_to_disk(str(tmp_path / "saved"))
     recipe = make_recipe(
         {"dataset": {"source": "saved", "path": str(tmp_path / "saved"), "tokenizer": str(tmp_path / "tok")}}
     )
     folder = prepare(recipe, load_tokenizer(recipe))
-    packed = PackedTokens(folder, 7)
-    assert packed[0].tolist() == [1, 2, 0, 3, 1, 3, 2, 3]
+    packed = PackedTokens(folder, 9)
+    assert packed[0].tolist() == [1, 2, 0, 3, 2, 3, 1, 3, 2, 3]
+    assert packed.tokens == 10, "no row was made as long as another"
