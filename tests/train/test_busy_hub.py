@@ -24,11 +24,11 @@ from runner.train import hub
 from runner.train.data import source
 from runner.train.data.source import DataPreparation
 
-# What a run asks a hub for, each from a busy one and from one that has it not. The client's own waits are left out.
+# What a run asks for: in folders, then of a hub that is busy and of one that has none of it. Nobody waits in between.
 ASK = """
-import json, time
+import json, os, time, urllib.request
 time.sleep = lambda seconds: None
-from runner.recipe.dataset import HubDataset
+from runner.recipe.dataset import FilesDataset, HubDataset, SavedDataset
 from runner.recipe.model import ModelSection
 from runner.train.data.text import load_rows
 from runner.train.data.tokenizer import HubTokenizer
@@ -41,6 +41,16 @@ def outcome(ask, *arguments):
     except Exception as error:
         return [type(error).__name__, str(error)]
 
+HubTokenizer(os.path.abspath("local"), None)
+model_config(ModelSection(name="./local"), 5)
+[weights] = _safetensors_files(os.path.abspath("local"), None)
+data = SavedDataset(source="saved", path="saved"), *(
+    FilesDataset(source="files", format=kind, paths=[f"rows.{kind}"], streaming=streaming)
+    for kind in ("json", "text", "parquet") for streaming in (False, True)
+)
+assert [len(list(load_rows(each)[0])) for each in data] == [2] + [2, 2, 1, 1, 2, 2]
+urllib.request.urlopen(os.environ["HF_ENDPOINT"] + "/me/x/resolve/main/here")
+
 print(json.dumps({name: [
     outcome(HubTokenizer, f"{name}/it", None),
     outcome(model_config, ModelSection(name=f"{name}/it"), 10),
@@ -50,14 +60,34 @@ print(json.dumps({name: [
 """
 
 
-def test_what_a_busy_hub_does_not_give_is_told_from_what_is_not_there(tmp_path: Path) -> None:
-    with local_hub({}) as (endpoint, _):
+def make_folders(folder: Path) -> None:
+    """A tokenizer, a model and its weights in `local`, and rows in four forms."""
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<end>": 2}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>").save_pretrained(folder / "local")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = AutoConfig.for_model("llama", vocab_size=5, num_key_value_heads=1, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder / "local")
+    rows = Dataset.from_dict({"text": ["a", "b"]})
+    rows.save_to_disk(str(folder / "saved"))
+    rows.to_json(folder / "rows.json")
+    rows.to_parquet(folder / "rows.parquet")
+    (folder / "rows.text").write_text("a b")
+
+
+def test_a_busy_hub_is_told_from_what_is_not_there_and_none_is_asked_for_what_is_here(tmp_path: Path) -> None:
+    make_folders(tmp_path)
+    with local_hub({"here": b""}) as (endpoint, seen):
         surroundings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
         done = subprocess.run(
             [sys.executable, "-c", ASK], env=os.environ | surroundings, cwd=tmp_path,
             capture_output=True, text=True, timeout=200, check=True,
         )  # fmt: skip
     found = json.loads(done.stdout)
+    assert seen[0] == "GET /me/x/resolve/main/here", "the first call is the one after all that lies here"
     for kind, message in found["busy"]:
         assert kind == BusyError.__name__, message
         assert "'busy/it' cannot be loaded: the hub answers 429; " in message
