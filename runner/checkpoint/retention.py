@@ -59,10 +59,15 @@ class Retention:
         return True
 
     def sweep(self) -> None:
-        """Remove unfinished checkpoints, and finish deletions that were cut short; each is told."""
+        """Remove unfinished checkpoints, and finish deletions that were cut short; each is told once.
+
+        The writer of an abandoned save may make anew what has been removed already.
+        """
         removed, failures = self._folder.sweep()
         for path in removed:
-            self._log.warning("unfinished checkpoint ignored and removed", path=str(path))
+            if (path, "") not in self._told:
+                self._told.add((path, ""))
+                self._log.warning("unfinished checkpoint ignored and removed", path=str(path))
         for path, reason in failures:
             self._tell("unfinished checkpoint ignored, and cannot be removed", path, reason)
 

@@ -45,6 +45,11 @@ def waits_for_peers(files: list[str]) -> bool:
     return False
 
 
+def waits_for_data(files: list[str]) -> bool:
+    """Whether such a stack is one that waits for a data worker."""
+    return any("/runner/train/data/watch.py" in file for file in files)
+
+
 def files_of(frame: FrameType | None) -> list[str]:
     """The files of a stack's frames, from the innermost on."""
     files = []
@@ -152,9 +157,18 @@ class Silent:
 
     @property
     def waited(self) -> bool:
-        """Whether its main thread waited for others. faulthandler writes the oldest thread, the main one, last."""
+        """Whether its main thread waited for others."""
+        return waits_for_peers(self._files())
+
+    @property
+    def waited_for_data(self) -> bool:
+        """Whether its main thread waited for a data worker."""
+        return waits_for_data(self._files())
+
+    def _files(self) -> list[str]:
+        """Of the main thread's frames, innermost first. faulthandler writes the oldest thread, the main one, last."""
         main = self.stacks.strip().split("\n\n")[-1]
-        return waits_for_peers(re.findall(r'^  File "([^"]+)", line \d+', main, re.MULTILINE))
+        return re.findall(r'^  File "([^"]+)", line \d+', main, re.MULTILINE)
 
 
 def hung_ranks(run_folder: Path, within: float, before: float) -> list[Silent]:

@@ -25,7 +25,7 @@ class Rung(NamedTuple):
 
 def rungs(facts: Facts) -> list[Rung]:
     """All timeouts of the recipe's layer, shortest first; on a tie, what is expected comes before what cuts it off."""
-    found = [*_expected(facts), *_recovery(facts), *_checkpoint(facts), *_kubernetes(facts)]
+    found = [*_expected(facts), *_data(facts), *_recovery(facts), *_checkpoint(facts), *_kubernetes(facts)]
     return sorted(found, key=lambda rung: (rung.seconds, not rung.expected))
 
 
@@ -57,6 +57,13 @@ def _expected(facts: Facts) -> Iterator[Rung]:
         )
 
 
+def _data(facts: Facts) -> Iterator[Rung]:
+    dataset = facts.recipe.dataset
+    if dataset.workers and dataset.worker_timeout:
+        effect = "a data worker that gives nothing is killed, and its rank fails"
+        yield Rung(dataset.worker_timeout.total_seconds(), "dataset.worker_timeout", effect)
+
+
 def _recovery(facts: Facts) -> Iterator[Rung]:
     recovery = facts.recipe.recovery
     inprocess, launcher = layer_settings.inprocess(facts.recipe), layer_settings.ft_launcher(facts.recipe)
@@ -79,7 +86,10 @@ def _recovery(facts: Facts) -> Iterator[Rung]:
             ("workers_stop_timeout", "healthy workers are stopped after another failed"),
             ("term_timeout", "a launcher that was asked to stop kills its workers"),
             ("rank_heartbeat_timeout", "workers without heartbeat are started again"),
-            ("initial_rank_heartbeat_timeout", "the same, before the first heartbeat"),
+            (
+                "initial_rank_heartbeat_timeout",
+                "workers that have not sent a first heartbeat are started again",
+            ),
         ):
             yield Rung(getattr(launcher, key).total_seconds(), f"ft_launcher.{key}", effect)
     effect = (

@@ -197,6 +197,8 @@ class InprocessLayer:
         reason = f"no progress for {silent:.1f}s" if no_progress else "a fault on another rank"
         if no_progress and not hung:  # a peer hangs; or none does, and all of them wait in a collective
             reason += ", waiting for its peers"
+        elif hung and sight.waits_for_data:
+            reason += ", waiting for a data worker"
         if life.start_hang is not None:
             hung, reason, sight = True, str(life.start_hang), life.start_hang.sight
         if life.end(reason, own=hung):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -123,6 +124,7 @@ class ProcessLife:
 
     def join(self, device: torch.device) -> None:
         """Initialise the default process group: NCCL for cuda, gloo for cpu; lazily connected where it can be."""
+        hook = sys.excepthook
         dist.init_process_group(
             backend="nccl" if device.type == "cuda" else "gloo",
             store=PrefixStore(f"{self.attempt}/group", self._connections.group),
@@ -130,6 +132,8 @@ class ProcessLife:
             world_size=self.world_size,
             timeout=self._group_timeout,
         )
+        if self.in_process:  # torch wraps it once more for each group: a rank's name a line and life
+            sys.excepthook = hook
 
     def leave(self) -> None:
         """Destroy the default process group, where there is one."""

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from types import FrameType
 
-from runner.control.silence import files_of, waits_for_peers
+from runner.control.silence import files_of, waits_for_data, waits_for_peers
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,13 @@ class Sight:
         waits_for_peers: whether it looks as if it waited for other ranks, in a collective or for work queued behind
             one. A guess, from what it was in the middle of. It tells the rank that hangs from those that wait for
             it, which time alone cannot: all of them are silent for equally long.
+        waits_for_data: whether it waited for a data worker.
     """
 
     stacks: str
     place: str
     waits_for_peers: bool
+    waits_for_data: bool
 
     @classmethod
     def now(cls) -> Sight:
@@ -40,4 +42,5 @@ class Sight:
         place = (
             "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
         )
-        return cls(stacks, place, waits_for_peers(files_of(frame)))
+        files = files_of(frame)
+        return cls(stacks, place, waits_for_peers(files), waits_for_data(files))

@@ -70,6 +70,7 @@ class TrainingLoop:
         self._pending: deque[PendingMetrics] = deque()  # one at most; whoever pops it reports it
         self._over = threading.Event()
         life.on_abort(self.freeze)
+        life.on_abort(batches.abandon)
         stragglers = parts.recipe.recovery.stragglers
         self._pace = (
             Pace(stragglers, parts.waits, parts.kernels, life, parts.ledger, parts.log)

@@ -49,6 +49,8 @@ class Batches:
     def state(self) -> dict[str, Any]:
         return {}
 
+    def abandon(self) -> None: ...
+
     def close(self) -> None: ...
 
 

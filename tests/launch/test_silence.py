@@ -48,6 +48,19 @@ def test_hung_rank_is_told_from_waiting_ones(tmp_path):
     assert [silent.rank for silent in hung_ranks(tmp_path, within=30, before=time.time())] == [0]
 
 
+def test_what_a_hung_rank_waited_for_is_told_where_it_was_a_data_worker(tmp_path: Path) -> None:
+    (tmp_path / "faults").mkdir()
+    path = tmp_path / "faults" / "silent-rank00000-1.txt"
+    sign = WorkerSign(pid=41, rank=0, local_rank=0, restart=0, attempt="a", step=4)
+    for place, told in (("faults/injector.py", ","), ("train/data/watch.py", ", waiting for a data worker,")):
+        path.write_text(HANGS.replace("faults/injector.py", place))
+        deaths = Deaths(tmp_path / "launcher.log", tmp_path, "ft_launcher", silence=30.0)
+        death = deaths.add(sign, [])
+        assert death is not None
+        deaths.settle(finally_=True)
+        assert str(death) == f"rank 0 hung{told} and was stopped"
+
+
 def test_where_all_that_wrote_did_wait_the_one_that_wrote_nothing_is_frozen(tmp_path):
     folder = tmp_path / "faults"
     folder.mkdir()

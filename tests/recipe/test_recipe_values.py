@@ -201,6 +201,13 @@ def test_ladder_of_a_cpu_run_does_not_speak_of_nccl(tmp_path: Path) -> None:
         assert word in line
 
 
+def test_ladder_has_the_limit_of_data_workers_where_there_are_any(tmp_path: Path) -> None:
+    for workers, shown in ((0, False), (2, True)):
+        loaded, problems = check_text(tmp_path, SMALL, f"dataset.workers={workers}")
+        assert loaded is not None, problems
+        assert ("dataset.worker_timeout: a data worker" in explain(loaded)) is shown
+
+
 def test_key_that_is_nearly_one_of_the_types_is_warned_of(tmp_path: Path) -> None:
     for key, meant in (("hiden_size", "hidden_size"), ("num_hidden_layer", "num_hidden_layers")):
         loaded, problems = check_text(tmp_path, SMALL, f"model.architecture.{key}=64")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +22,11 @@ from runner.ledger.writer import LedgerWriter
 from runner.recipe.fault_schedule import PlannedFault
 from runner.recipe.faults import FaultType
 from runner.recipe.recipe import Recipe
+from runner.recovery.sight import Sight
 from runner.system.process import DATA_WORKER, children_by_parent, process_name
 from runner.train.data.batches import PackedBatches
 from runner.train.data.packed import PackedTokens
+from runner.train.data.watch import DataWorkerError, Watched
 
 
 def workers() -> list[int]:
@@ -81,6 +85,31 @@ def test_a_lost_data_worker_is_an_exception_of_its_rank_and_the_others_go_too(
     assert workers() == []
 
 
+def test_a_rank_that_is_silent_because_of_its_data_worker_is_seen_to_wait_for_it(
+    tmp_path: Path, batches: PackedBatches
+) -> None:
+    list(batches.micro_batches())
+    assert not Sight.now().waits_for_data
+    seen: list[Sight] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):  # its limit is 1 s
+            seen.append(Sight.now())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        with pytest.raises(DataWorkerError):
+            strike(tmp_path, "loader_hang")
+            while True:  # what was loaded ahead is still there
+                list(batches.micro_batches())
+    finally:
+        over.set()
+        looking.join()
+    assert any(sight.waits_for_data and not sight.waits_for_peers for sight in seen)
+
+
 def test_workers_of_a_life_that_was_broken_into_are_no_fault_of_the_next(
     tmp_path: Path, batches: PackedBatches
 ) -> None:
@@ -93,6 +122,25 @@ def test_workers_of_a_life_that_was_broken_into_are_no_fault_of_the_next(
         assert len(workers()) == 2 and not set(workers()) & set(left)
     finally:
         later.close()
+    for _ in range(10):  # torch's handler would raise here, or above
+        time.sleep(0.02)
+    assert workers() == []
+
+
+def test_what_a_life_that_is_over_leaves_of_its_workers_keeps_nobody_waiting(
+    batches: PackedBatches,
+) -> None:
+    """Its `close` is broken into and never reached; the iterator goes with the exception's traceback."""
+    list(batches.micro_batches())
+    for worker in workers():  # frozen, they do not hear that they are asked to end
+        os.kill(worker, signal.SIGSTOP)
+    monitor = threading.Thread(target=batches.abandon)
+    monitor.start()
+    monitor.join()
+    began = time.monotonic()
+    batches._loading, batches._stream = iter(()), Watched(iter(()), 0.0, print, print)
+    gc.collect()
+    assert time.monotonic() - began < 4, "torch itself waits for each"
     for _ in range(10):  # torch's handler would raise here, or above
         time.sleep(0.02)
     assert workers() == []

@@ -33,6 +33,7 @@ class Death:
         sign: the last that it said.
         rank: whose fault it was: the dead one's own, or that of another which hung.
         hung: that rank kept the others waiting until they gave up, or the launcher did; it did not end by itself.
+        waited_for_data: that rank hung because a data worker of it gave nothing.
         status: `SIGKILL`, `exit code 1`; empty while, or where, the launcher does not say.
         frozen: it was stopped (SIGSTOP), and so was the rank.
         lasted: seconds from when that rank was stopped to its end; 0 where it is not known.
@@ -45,6 +46,7 @@ class Death:
     said_before: int
     rank: int
     hung: bool
+    waited_for_data: bool = False
     status: str = ""
     recorded: bool = False
     frozen: bool = False
@@ -58,7 +60,8 @@ class Death:
         if self.frozen:
             return f"rank {self.rank} was frozen (SIGSTOP), and was killed"
         if self.hung:
-            return f"rank {self.rank} hung, and was stopped"
+            why = ", waiting for a data worker," if self.waited_for_data else ","
+            return f"rank {self.rank} hung{why} and was stopped"
         return f"rank {self.rank} died" + (f" ({self.status})" if self.status else "")
 
     @property
@@ -189,7 +192,7 @@ class Deaths:
             sign = death.sign
             hung = self._hung_ranks(death)
             if hung:
-                death.hung, death.rank = True, hung[0].rank
+                death.hung, death.rank, death.waited_for_data = True, hung[0].rank, hung[0].waited_for_data
             record = FaultRecord(
                 kind="hang" if death.hung else "died",
                 rank=death.rank,

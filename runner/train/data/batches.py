@@ -44,6 +44,9 @@ class BatchSource(Protocol):
     def state(self) -> dict[str, Any]:
         """What `start` needs to go on after the last step (JSON values)."""
 
+    def abandon(self) -> None:
+        """A fault has ended the life: nothing more will be asked for. Any thread; does not block."""
+
     def close(self) -> None:
         """Stop worker processes."""
 
@@ -108,6 +111,17 @@ class PackedBatches:
     def state(self) -> dict[str, Any]:
         """Nothing: the step says it all."""
         return {}
+
+    def abandon(self) -> None:
+        """See `BatchSource.abandon`: the worker processes are killed.
+
+        What ends a life may break into its `close`. The iterator's own end then waits for each worker that still lives,
+        5 s at the most, while the ranks that have no such wait expect this one in the next life.
+        """
+        self._stream.close()
+        self._forget_workers()
+        if self._workers:
+            _kill_data_workers()
 
     def close(self) -> None:
         """Kill the worker processes, which hold nothing.

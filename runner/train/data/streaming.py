@@ -88,6 +88,9 @@ class StreamingBatches:
             return state | {"rows": self._rows.state_dict()}
         return state | {"rows": self._window_begins, "window": self._window, "used": self._used}
 
+    def abandon(self) -> None:
+        """See `BatchSource.abandon`: there is no process that would have to end."""
+
     def close(self) -> None:
         """Forget the stream."""
         self._texts = iter(())
