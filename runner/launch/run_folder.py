@@ -11,6 +11,7 @@ from typing import BinaryIO
 from runner.checkpoint.record import looks_whole
 from runner.errors import ExitCode, InputError, RunError, no_room
 from runner.launch.owner import RUN, Owner, claim, identity
+from runner.recipe.derived import RUN_PARTS
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
 from runner.strictjson import parse
@@ -18,7 +19,6 @@ from runner.system.durable import write_durably
 from runner.system.lock import Held, take_lock
 
 RECIPE = "recipe.yaml"
-_FOLDERS = ("logs", "outcome", "faults", "ledger", "data")  # that a run makes in its folder
 
 
 def _text(path: Path) -> str | None:
@@ -58,7 +58,7 @@ class RunFolder:
             for place in (self.path, *self.path.parents):
                 _check_folder(place)
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in _FOLDERS:
+            for name in RUN_PARTS:
                 _check_folder(self.path / name)
             self.logs.mkdir(exist_ok=True)
             self._lock = self._locked(self.path / f".lock-node{node_rank}")

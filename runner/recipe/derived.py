@@ -9,6 +9,8 @@ from runner.recipe.instances import INSTANCES, Instance, own_shape
 if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
+RUN_PARTS = ("logs", "outcome", "faults", "ledger", "data")  # folders that a run makes in its own
+
 
 def node_shape(recipe: Recipe) -> Instance | None:
     """The node: `cluster.instance` where given, else the catalogue's entry of `cluster.instance_type`, else None."""

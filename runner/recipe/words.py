@@ -146,9 +146,13 @@ def choice_hint(value: Any, choices: Iterable[Any]) -> str | None:
     words = list(choices)
     if str(value).lower() in _FP16 and (wide := {"bf16", "bfloat16"} & set(words)):
         return f"fp16 needs loss scaling, which is not there: use {wide.pop()}, whose range is that of fp32"
+    if str(value).upper() in ("SIGKILL", "SIGSTOP") and "SIGTERM" in words:
+        return "no process can act on it: it has no way to save"
     near = nearest_choice(value, words)
     return f"did you mean `{near}`?" if near else None
 
+
+_SWITCH = "on or off"  # how the choices of a setting end that can be switched
 
 _UNIT_WORDS = {
     "ms": r"ms|msecs?|millis|milliseconds?", "s": r"s|secs?|seconds?", "m": r"m|mins?|minutes?",
@@ -231,4 +235,6 @@ def doubt_hint(text: str, expected: str) -> str:
         return "numbers have no base 60: write units, e.g. 1m30s"
     if re.search(r"nan|inf", text, re.IGNORECASE):
         return "it must be finite"
-    return "write a plain decimal number"
+    if expected.endswith(_SWITCH):
+        return "write `on`" if text.lower() in ("yes", "y", "true") else "write `off`"
+    return "write a plain decimal number" if re.search(r"\d", text) else f"write {expected}"

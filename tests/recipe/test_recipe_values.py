@@ -103,6 +103,22 @@ def test_off_is_a_choice_where_a_field_lists_it(tmp_path: Path) -> None:
     assert loaded.recipe.output.progress == "off"
 
 
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("output.progress=yes", "write `on`"),
+        ("output.progress=no", "write `off`"),
+        ("recovery.start_timeout=no", "write a duration such as 90s, 20m or a number of seconds of at least 1s"),
+        ("checkpoint.every=010", "write a plain decimal number"),
+        ("recovery.stop_signals=[SIGKILL]", "no process can act on it: it has no way to save"),
+        ("recovery.stop_signals=[SIGTRM]", "did you mean `SIGTERM`?"),
+    ],
+)
+def test_hint_says_what_to_write_instead(tmp_path: Path, override: str, hint: str) -> None:
+    _, problems = check_text(tmp_path, SMALL, override)
+    assert [found.hint for found in problems] == [hint]
+
+
 def test_doubtful_text_is_fine_in_quotes(tmp_path: Path) -> None:
     loaded, problems = check_text(tmp_path, SMALL, 'name="no"', "dataset.tokenizer='0755'")
     assert not problems

@@ -150,6 +150,25 @@ def sequence_fits_positions(recipe: Recipe, report: Report) -> None:
         )
 
 
+@rule("R316", "warning")
+def sequence_fits_the_configuration(recipe: Recipe, report: Report) -> None:
+    """`dataset.sequence_length` should not exceed the `max_position_embeddings` that `model.architecture` states.
+
+    Rotary embeddings have no end, so training goes on beyond it. What serves the exported model takes the
+    configuration's word for the longest sequence.
+    """
+    shape, length = report.facts.shape, recipe.dataset.sequence_length
+    stated = (recipe.model.architecture or {}).get("max_position_embeddings")
+    learnt = shape is None or shape.positions is not None
+    if not learnt and isinstance(stated, int) and length > stated:
+        report.add(
+            "dataset.sequence_length",
+            f"{length} tokens are more than the {stated} positions of the model's configuration",
+            f"state max_position_embeddings: {length}, or use at most {stated}",
+            also="model.architecture.max_position_embeddings",
+        )
+
+
 @rule("R310")
 def flash_attention_fits(recipe: Recipe, report: Report) -> None:
     """`model.attention: flash_attention_2` needs GPUs and 16-bit numbers."""

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
+from runner.recipe.derived import RUN_PARTS
 from runner.recipe.estimate import kept_checkpoints
 from runner.recipe.quantity import parse_quantity
 from runner.recipe.units import format_size
@@ -140,6 +141,25 @@ def snapshots_serve_a_restart(recipe: Recipe, report: Report) -> None:
             "recovery.layer none never goes on from a snapshot: a fault ends the run and the memory with it",
             "leave it out, or use a layer that restarts",
             also="recovery.layer",
+        )
+
+
+@rule("R509")
+def checkpoints_have_a_folder_of_their_own(recipe: Recipe, report: Report) -> None:
+    """`checkpoint.folder` must be no folder that a run keeps other things in: its own, or one of its parts.
+
+    Folders in it that look like unfinished checkpoints are removed.
+    """
+    if recipe.checkpoint.folder is None:
+        return
+    run = PurePosixPath(recipe.output.folder or f"runs/{recipe.name}")
+    folder = PurePosixPath(recipe.checkpoint.folder)
+    if folder == run or any(folder.is_relative_to(run / part) for part in RUN_PARTS):
+        report.add(
+            "checkpoint.folder",
+            f"{folder} is where the run itself keeps other things",
+            f"leave it out ({run / 'checkpoints'}), or use a folder of its own",
+            also="output.folder",
         )
 
 
