@@ -108,7 +108,10 @@ def test_off_is_a_choice_where_a_field_lists_it(tmp_path: Path) -> None:
     [
         ("output.progress=yes", "write `on`"),
         ("output.progress=no", "write `off`"),
-        ("recovery.start_timeout=no", "write a duration such as 90s, 20m or a number of seconds of at least 1s"),
+        (
+            "recovery.start_timeout=no",
+            "write a duration such as 90s, 20m or a number of seconds of at least 1s",
+        ),
         ("checkpoint.every=010", "write a plain decimal number"),
         ("recovery.stop_signals=[SIGKILL]", "no process can act on it: it has no way to save"),
         ("recovery.stop_signals=[SIGTRM]", "did you mean `SIGTERM`?"),
