@@ -79,13 +79,18 @@ class InprocessLayer:
         finally:
             self._close_heartbeats()
         assert self.life is not None
-        setup.life_finished(self.life)
+        if self.ending is None:
+            setup.life_finished(self.life)
+        else:
+            setup.coroner.conclude(self.life, self.ending)
         setup.leave(self.life)
-        return None
+        return self.ending
 
     def enter(self, call: nvrx.CallWrapper) -> None:
         """One life, from the pause before it to its end. See `wrapped.Layer`."""
         setup = self.setup
+        if self.ending is not None:  # the ranks had agreed to stop, and one of them had a fault after all
+            raise nvrx.RestartAbort(self.ending.message)
         if setup.gpus and call.iteration == 0:
             wake_gpu(setup.facts.local_rank)
         self._close_heartbeats()
@@ -170,6 +175,10 @@ class InprocessLayer:
         self.setup.life_failed(life, ending)
         if ending.final:
             self.ending = ending
+            if ending.exit_code == ExitCode.PREEMPTED:
+                # All ranks stop after the same step: NVRx takes it for the function's end, and waits for the others. An
+                # abort would interrupt those that are a moment behind.
+                return
             raise nvrx.RestartAbort(ending.message) from error
         if ending.consequence:
             self._await_interruption()

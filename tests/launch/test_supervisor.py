@@ -177,7 +177,7 @@ ALL = True  # the signal reaches both processes of the command: a terminal's Ctr
     ],
 )
 def test_stop_signal_saves_and_resumes(supervised, layer, number, to_all):
-    run = supervised(layer, env={"TINY_STEP": "0.2"})
+    run = supervised(layer, env={"TINY_STEP": "0.2", "TINY_BEHIND": "1"})  # rank 0 ends later than its peer
     state = run.run / "state.json"
     run.until(state.exists)
     began = time.monotonic()
@@ -190,6 +190,8 @@ def test_stop_signal_saves_and_resumes(supervised, layer, number, to_all):
     assert time.monotonic() - began < 10
     said = re.sub(r"\x1b\[[0-9;]*m", "", run.log)
     assert re.search(r"\[info +\] worker ends", said) and "[error" not in said  # it was asked for
+    assert "nothing left to do" not in said, "the workers were started once more"
+    assert read_records(run.run) == []
     left = run.run / "faults/silent-rank00007-1.txt"  # as by a launch that was killed with all it had started
     left.parent.mkdir(exist_ok=True)
     left.touch()

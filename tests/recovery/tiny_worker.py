@@ -148,6 +148,8 @@ def main() -> None:
                     draft.rename(state)
             life.heartbeat(step)
             if value[1]:
+                if life.rank == 0:
+                    time.sleep(float(os.environ.get("TINY_BEHIND", "0")))
                 raise RunError(f"stopped after step {step}", ExitCode.PREEMPTED)
             time.sleep(float(os.environ.get("TINY_STEP", "0.01")))
 
