@@ -35,7 +35,8 @@ class DdpSharding(Section):
 class _Fsdp(Section):
     wrap: WrapPolicy = "transformer_block"
     """Which modules are gathered and freed as one: `transformer_block` (the model's repeated blocks),
-    `{min_params: N}` or `{modules: [ClassName]}`. A policy that wraps nothing is an error."""
+    `{min_params: N}` or `{modules: [ClassName]}`. A policy that wraps nothing is an error. A module that shares a
+    parameter with what is outside it (tied embeddings) is left to what holds both."""
 
     reshard_after_forward: bool = True
     """Free gathered parameters between forward and backward. False is faster and takes more memory."""

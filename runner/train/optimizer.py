@@ -62,9 +62,10 @@ class ShardOptimizer:
             self._adamw.state[shard] = {"step": step} | {
                 moment: torch.zeros_like(shard) for moment in MOMENTS
             }
-        names = {p: name for name, p in model.named_parameters()}
+        self._looked = False
+        self._names = {p: name for name, p in model.named_parameters()}
         self.moments = {
-            names[p]: {moment: like(self._adamw.state[shard][moment], p) for moment in MOMENTS}
+            self._names[p]: {moment: like(self._adamw.state[shard][moment], p) for moment in MOMENTS}
             for shard, p in self._pairs()
         }
 
@@ -72,7 +73,12 @@ class ShardOptimizer:
         """Clip the gradient, which is summed over the ranks by now; returns its norm before that, a float32 scalar.
 
         The norm is the same on all ranks: it is summed over those that share the parameters.
+
+        Raises:
+            RuntimeError: the model computes with other memory than is updated: FSDP has moved a shard.
         """
+        if not self._looked:
+            self._look()
         for shard, p in self._pairs():
             shard.grad = None if p.grad is None else local_tensor(p.grad)
         gradients = [shard.grad for shard in self._shards if shard.grad is not None]
@@ -115,7 +121,19 @@ class ShardOptimizer:
         self._adamw.state.clear()
         self._adamw.param_groups.clear()
         self.moments = {}
-        self._params, self._shards = [], []
+        self._params, self._shards, self._names = [], [], {}
+
+    def _look(self) -> None:
+        """Once a life, after its first backward: what is updated is what the model computes with."""
+        moved = [
+            self._names[p] for shard, p in self._pairs() if shard.data_ptr() != local_tensor(p).data_ptr()
+        ]
+        if moved:
+            raise RuntimeError(
+                f"{len(moved)} parameters, e.g. {moved[0]}, have moved in memory: they would not be trained; "
+                "use sharding.strategy: ddp or another sharding.wrap"
+            )
+        self._looked = True
 
     def _pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
         return zip(self._shards, self._params, strict=True)

@@ -24,6 +24,7 @@ from runner.train.sharding import (
     build_mesh,
     check_shardable,
     replicate,
+    self_contained,
     shard_fsdp,
     transformer_blocks,
     wrapped_modules,
@@ -120,7 +121,10 @@ class ModelFactory:
         check_shardable(recipe, self.skeleton, world_size)
         module = copy.deepcopy(self.skeleton)
         if not isinstance(recipe.sharding, DdpSharding):
-            shard_fsdp(module, recipe, build_mesh(recipe, device, world_size), self._units)
+            # Tied first: what FSDP takes for two parameters it keeps apart where a rank's part is padded.
+            module.tie_weights()  # type: ignore[operator]
+            units = self_contained(module, self._units)
+            shard_fsdp(module, recipe, build_mesh(recipe, device, world_size), units)
         allocate(module, device)
         if recipe.model.compile:
             for name in self._blocks:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -58,6 +60,35 @@ def wrapped_modules(model: nn.Module, policy: WrapPolicy) -> list[str]:
             "use {modules: [ClassName]} or {min_params: N}"
         )
     return names
+
+
+def self_contained(model: nn.Module, units: list[str]) -> list[str]:
+    """The units that share no parameter with what is outside them (tied embeddings): FSDP knows only those as shared
+    that it gathers together, so the others are left to what holds them.
+
+    Args:
+        model: tied.
+        units: from `wrapped_modules`.
+
+    Raises:
+        InputError: there are no others.
+    """
+    places: dict[nn.Parameter, list[str]] = defaultdict(list)
+    for name, param in model.named_parameters(remove_duplicate=False):
+        places[param].append(name)
+    tied = [names for names in places.values() if len(names) > 1]
+    kept = [
+        unit
+        for unit in units
+        if all(len({name.startswith(f"{unit}.") for name in names}) == 1 for names in tied)
+    ]
+    if not kept:
+        raise InputError(
+            f"sharding.wrap: {', '.join(units)}: each shares a parameter with modules outside it "
+            f"({' and '.join(tied[0])} are one), and cannot be wrapped by itself; wrap other modules, or set "
+            "model.architecture.tie_word_embeddings: false"
+        )
+    return kept
 
 
 def _count(module: nn.Module) -> int:

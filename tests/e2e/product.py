@@ -99,7 +99,11 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     # Bytes, not values: NaN equals itself and 0.0 differs from -0.0.
-    return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+    return a.dtype == b.dtype and a.shape == b.shape and _bytes(a) == _bytes(b)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()  # numpy has no bfloat16
 
 
 def make_run(folder: Path, changes: dict[str, Any] | None = None, base: dict[str, Any] = TINY) -> Run:

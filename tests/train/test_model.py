@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -76,6 +77,19 @@ def test_tied_embeddings_stay_one_parameter(make_recipe: MakeRecipe, strategy: s
     logits = workload.model(input_ids=torch.zeros((1, 4), dtype=torch.long)).logits
     logits.sum().backward()
     assert workload.module.lm_head.weight is workload.module.transformer.wte.weight  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("lone_rank")
+def test_a_module_is_not_wrapped_apart_from_what_it_shares_a_parameter_with(make_recipe: MakeRecipe) -> None:
+    both = {"wrap": {"modules": ["Embedding", "GPT2Block"]}, "strategy": "fsdp"}
+    workload = filled(make_recipe({"model.architecture": GPT2, "sharding": both}))
+    wrapped = {name for name, module in workload.module.named_modules() if isinstance(module, FSDPModule)}
+    assert wrapped == {"", "transformer.h.0", "transformer.h.1", "transformer.wpe"}
+    lone = {"wrap": {"modules": ["Linear"]}, "strategy": "fsdp"}
+    with pytest.raises(
+        InputError, match=r"lm_head: each shares a parameter .* \(transformer\.wte\.weight and lm_head"
+    ):
+        filled(make_recipe({"model.architecture": GPT2, "sharding": lone}))
 
 
 @pytest.mark.usefixtures("lone_rank")

@@ -110,6 +110,10 @@ SHARDINGS = (
     },  # 257 rows of the vocabulary: not all ranks hold as many
     {"strategy": "hsdp", "wrap": "transformer_block", "replicas": 2},
 )
+TIED_SHARDINGS = (
+    {"strategy": "fsdp", "wrap": "transformer_block"},
+    {"strategy": "fsdp", "wrap": {"min_params": 500}},  # the embeddings hold more
+)
 RANKS = 4
 
 
@@ -119,19 +123,22 @@ def one_of_many(rank: int, folder: str) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=RANKS)
-    changes = {
+    changes: dict[str, Any] = {
         "model.architecture.attention_dropout": 0.0,
         "output.folder": folder,
         "training.clip_norm": 0.05,
     }
-    alike = Recipe.model_validate(changed(TINY, changes | {"sharding": {"strategy": "ddp"}}))
-    reference = copy.deepcopy(built(alike, RANKS).module)
-    expected_norms, expected = plain(reference, alike.training, RANKS)
-    for sharding in SHARDINGS:
-        recipe = Recipe.model_validate(changed(TINY, changes | {"sharding": sharding}))
-        norms, state = ours(built(recipe, RANKS), rank)
-        assert norms == pytest.approx(expected_norms, rel=1e-5), sharding
-        compare(state, expected)
+    for tied in (False, True):
+        changes["model.architecture.tie_word_embeddings"] = tied
+        alike = Recipe.model_validate(changed(TINY, changes | {"sharding": {"strategy": "ddp"}}))
+        reference = copy.deepcopy(built(alike, RANKS).module)
+        reference.tie_weights()  # type: ignore[operator]
+        expected_norms, expected = plain(reference, alike.training, RANKS)
+        for sharding in TIED_SHARDINGS if tied else SHARDINGS:
+            recipe = Recipe.model_validate(changed(TINY, changes | {"sharding": sharding}))
+            norms, state = ours(built(recipe, RANKS), rank)
+            assert norms == pytest.approx(expected_norms, rel=1e-5), (tied, sharding)
+            compare(state, expected)
     dist.destroy_process_group()
 
 
