@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -133,12 +133,16 @@ def _color(stream: object) -> bool:
     return bool(getattr(stream, "isatty", lambda: False)()) and not os.environ.get("NO_COLOR")
 
 
-def _load(args: argparse.Namespace) -> LoadedRecipe:
-    """The recipe of a command that acts on it; findings go to standard error."""
+def _load(args: argparse.Namespace, environment: Mapping[str, str] | None = None) -> LoadedRecipe:
+    """The recipe of a command that acts on it; findings go to standard error.
+
+    Args:
+        environment: what `${NAME}` is filled in from; the process's own by default.
+    """
     from runner.recipe.load import check_file
     from runner.recipe.problems import RecipeErrors
 
-    loaded, problems = check_file(args.recipes[0], args.overrides)
+    loaded, problems = check_file(args.recipes[0], args.overrides, environment)
     if problems:
         from runner.recipe import render
 
@@ -230,15 +234,31 @@ def _emit_schema(args: argparse.Namespace) -> int:
 
 
 def _emit_command(args: argparse.Namespace) -> int:
-    loaded = _load(args)
-    working_folder()
+    loaded, filled_in = _load_for_elsewhere(args)
     from runner.emit.launcher import command_text
     from runner.launch.place import visible_gpus
 
-    path = loaded.path.absolute()
-    rank, gpus = args.node_rank or 0, max(1, visible_gpus())
-    text = command_text(loaded.recipe, recipe_path=path, overrides=args.overrides, node_rank=rank, nproc=gpus)
+    text = command_text(
+        loaded.recipe,
+        folder=working_folder(),
+        recipe_path=loaded.path.absolute(),
+        overrides=args.overrides,
+        filled_in=filled_in,
+        node_rank=args.node_rank or 0,
+        nproc=max(1, visible_gpus()),
+    )
     return _write(args, text)
+
+
+def _load_for_elsewhere(args: argparse.Namespace) -> tuple[LoadedRecipe, dict[str, str]]:
+    """The recipe of a command for another shell, and the variables that it was made with."""
+    import os
+
+    from runner.recipe.scalars import Consulted
+
+    environment = Consulted(os.environ)
+    loaded = _load(args, environment)
+    return loaded, environment.found
 
 
 def _emit_manifest(args: argparse.Namespace) -> int:
@@ -269,11 +289,17 @@ def _emit_data_job(args: argparse.Namespace) -> int:
 
 
 def _emit_sbatch(args: argparse.Namespace) -> int:
-    loaded = _load(args)
+    loaded, filled_in = _load_for_elsewhere(args)
     from runner.emit.sbatch import sbatch_text
 
-    recipe, path = cast("Recipe", loaded.view), loaded.path.absolute()
-    return _write(args, sbatch_text(recipe, recipe_path=path, overrides=args.overrides))
+    text = sbatch_text(
+        cast("Recipe", loaded.view),
+        folder=working_folder(),
+        recipe_path=loaded.path.absolute(),
+        overrides=args.overrides,
+        filled_in=filled_in,
+    )
+    return _write(args, text)
 
 
 def _checkpoints(args: argparse.Namespace) -> int:

@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ledger",
         "report",
         "control",
+        "checkpoint.contradiction",
         "checkpoint.record",
         "checkpoint.shm",
         "faults.records",

@@ -26,6 +26,7 @@ from runner.bench.kubelet import next_backoff, peers_end_at
 from runner.bench.matrix import Cell
 from runner.bench.suite import Suite
 from runner.errors import FINAL, InputError
+from runner.ledger.finish import close_run
 from runner.report.view import LABEL_FILE, read_label
 from runner.streams import complain
 from runner.system.process import LONGEST_KILL, die_with_parent
@@ -34,6 +35,7 @@ GRACE = 60.0
 """Seconds that a run gets to stop by itself before it is killed."""
 _NEXT_SIGNAL = 1.0  # seconds
 _LONGEST_REASON = 500  # characters
+_MEASURED = "nvrx-bench has measured it as a cell of a suite"
 _PARTIAL = LABEL_FILE + ".partial"
 
 
@@ -118,8 +120,12 @@ def run_cell(
                 break
             _sleep(wait)
     result.seconds = time.monotonic() - begun
-    if result.status == "done" and not suite.keep_checkpoints:
-        shutil.rmtree(folder / "run" / "checkpoints", ignore_errors=True)
+    if result.status == "done":
+        kept = suite.keep_checkpoints
+        # Closed first: what is removed must not be missed by a run by hand, whose attempt would count as the cell's.
+        close_run(folder / "run", _MEASURED if kept else f"{_MEASURED}, and its checkpoints are not kept")
+        if not kept:
+            shutil.rmtree(folder / "run" / "checkpoints", ignore_errors=True)
     save_result(folder, cell, result, argv)
     return result
 

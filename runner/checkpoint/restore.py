@@ -218,6 +218,7 @@ class Restorer:
                 step=record.step,
                 changed=change.settings,
                 effect=change.effect,
+                remedy="for another run name another output.folder",
             )
 
     def _from_storage(self, step: int, described: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -249,19 +250,35 @@ def command_text(
     recipe: Recipe,
     *,
     recipe_path: Path,
+    folder: Path,
     overrides: Sequence[str] = (),
+    filled_in: Mapping[str, str] | None = None,
     node_rank: int = 0,
     nproc: int | None = None,
 ) -> str:
     """The launcher command as one line for a shell, for a node of this machine's kind.
 
     It is what a run here executes, but for the recipe: a run's workers read the resolved copy in its folder, these the
-    file that the user wrote, with the same overrides.
+    file that the user wrote, with the same overrides. The line brings along what else a run gives its launcher, so that
+    it does the same in any folder of a shell that has set nothing; what that shell has set wins, as it does in a run.
 
     Args:
         recipe, recipe_path, overrides, node_rank, nproc: as of `launcher_argv`.
+        folder: where relative paths of the recipe start.
+        filled_in: variables of the environment that the recipe was made with.
     """
     argv = launcher_argv(
         recipe, recipe_path=recipe_path, overrides=overrides, node_rank=node_rank, nproc=nproc
     )
-    return shlex.join(argv)
+    own = launcher_env(recipe)
+    exact = {**(filled_in or {}), "GROUP_RANK": str(node_rank)} | {
+        name: value for name, value in own.items() if name in _FORCED
+    }
+    defaults = [f'{name}="${{{name}-{_in_quotes(own[name])}}}"' for name in own if name not in exact]
+    words = [*(f"{name}={shlex.quote(value)}" for name, value in exact.items()), *defaults, shlex.join(argv)]
+    return f"cd {shlex.quote(str(folder))} && env {' '.join(words)}"
+
+
+def _in_quotes(value: str) -> str:
+    """A value as the default of a shell's variable, inside of double quotes."""
+    return re.sub(r'([\\"$`}])', r"\\\1", value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 _NOTICE_MARGIN = 60  # seconds between the end of the longest stop and the end of the allocation
 
 
-def sbatch_text(recipe: Recipe, *, recipe_path: Path, overrides: Sequence[str] = ()) -> str:
+def sbatch_text(
+    recipe: Recipe,
+    *,
+    recipe_path: Path,
+    folder: Path,
+    overrides: Sequence[str] = (),
+    filled_in: Mapping[str, str] | None = None,
+) -> str:
     """The script.
 
     `--kill-on-bad-exit=0` keeps the other nodes' launchers alive when one ends, so that they can take a replaced node
@@ -31,7 +38,9 @@ def sbatch_text(recipe: Recipe, *, recipe_path: Path, overrides: Sequence[str] =
     Args:
         recipe: the run.
         recipe_path: file that every node sees.
+        folder: where relative paths of the recipe start, on every node.
         overrides: `section.key=value` texts that make `recipe` of that file.
+        filled_in: variables of the environment that the recipe was made with.
     """
     cluster = recipe.cluster
     shape = node_shape(recipe)
@@ -63,6 +72,8 @@ def sbatch_text(recipe: Recipe, *, recipe_path: Path, overrides: Sequence[str] =
             f"{LEADER}=${{nodes%%$'\\n'*}}",
             f"{JOB}=$SLURM_JOB_ID",
             f"export {LEADER} {JOB}",
+            *(f"export {name}={shlex.quote(value)}" for name, value in (filled_in or {}).items()),
+            f"cd {shlex.quote(str(folder))}",
             "code=0",
             f"srun --kill-on-bad-exit=0 --wait=0 {command} || code=$?",
             "# Asked to stop before the end of the allocation, and saved: the run goes on in the next one.",

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import BinaryIO
 
+from runner.checkpoint.contradiction import OwnRun
 from runner.checkpoint.record import looks_whole
 from runner.errors import ExitCode, InputError, RunError, no_room
 from runner.launch.owner import RUN, Owner, claim, identity
+from runner.ledger.finish import differences, mark_finished, read_finish, settings_of
 from runner.recipe.derived import RUN_PARTS
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
-from runner.strictjson import parse
 from runner.system.durable import write_durably
 from runner.system.lock import Held, take_lock
 
 RECIPE = "recipe.yaml"
+_ELSEWHERE = "for another run name another output.folder"
 
 
 def _text(path: Path) -> str | None:
@@ -31,6 +34,16 @@ def _text(path: Path) -> str | None:
 def _check_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file, and a run keeps a folder there; move it away")
+
+
+def _holds_nothing(checkpoints: Path) -> bool:
+    """Whether no step has left anything in a folder of checkpoints; not where it cannot be read."""
+    try:
+        return not any(name.startswith("step-") for name in os.listdir(checkpoints))  # noqa: PTH208 - names
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 class RunFolder:
@@ -136,26 +149,49 @@ class RunFolder:
 
     def mark_finished(self) -> None:
         """Remember that the run is done."""
-        write_durably(self.path / "finished.json", json.dumps({"steps": self._recipe.training.steps}))
+        mark_finished(self._recipe)
 
     def finished(self) -> str:
         """What is there, in words, where the run is done already and the checkpoint of its last step is still whole.
 
         Nothing where it is not: a launch then says what is wrong with it, and goes on from the one before. Where the
-        recipe ends ahead of what was trained, only a checkpoint of that very step is the end of the run.
+        recipe ends ahead of what was trained, only a checkpoint of that very step is the end of the run. A run that was
+        closed is done without a checkpoint, too.
         """
-        try:
-            trained = int(parse((self.path / "finished.json").read_bytes())["steps"])
-        except (OSError, ValueError, TypeError, KeyError):  # absent or damaged: the checkpoints decide
-            return ""
-        end = self._recipe.training.steps
+        finish, end = read_finish(self.path), self._recipe.training.steps
         checkpoint = self._recipe.checkpoint_folder / f"step-{end}"
-        if trained < end or not looks_whole(checkpoint):
+        if finish is None or finish.steps < end:
             return ""
-        further = f" (the run went on to step {trained})" if trained > end else ""
-        return (
-            f"finished already: {checkpoint} is there{further}, nothing to do; training.steps raises the end"
-        )
+        if looks_whole(checkpoint):
+            further = f" (the run went on to step {finish.steps})" if finish.steps > end else ""
+            done = f"finished already: {checkpoint} is there{further}, nothing to do"
+        elif finish.closed and finish.steps == end:
+            done = f"finished already, nothing to do: {finish.closed}"
+        else:
+            return ""
+        changed = differences(finish.settings, settings_of(self._recipe))
+        if changed:
+            return (
+                f"{done}; but the recipe is not the one that it finished with, and this was not trained: {changed}; "
+                f"{_ELSEWHERE}"
+            )
+        return f"{done}; {_ELSEWHERE if finish.closed else 'training.steps raises the end'}"
+
+    def check_may_go_on(self) -> None:
+        """Before anything is launched or added to the ledger: a run that has saved needs what it saved to go on.
+
+        Where several nodes see the folder, their ranks decide: what one of them does not see may be there for another.
+
+        Raises:
+            InputError: the run is closed.
+            RunError: NO_LOADABLE_CHECKPOINT where its ledger says that it has saved, and nothing is there.
+        """
+        finish = read_finish(self.path)
+        if finish is not None and finish.closed:
+            raise InputError(f"{self.path}: closed at step {finish.steps}: {finish.closed}; {_ELSEWHERE}")
+        checkpoints = self._recipe.checkpoint_folder
+        if self._recipe.cluster.nodes == 1 and _holds_nothing(checkpoints):
+            OwnRun(self.path, self._recipe.training.steps).check_empty(checkpoints)
 
     def close(self) -> None:
         """Give the folders back."""

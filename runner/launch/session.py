@@ -70,6 +70,7 @@ class Session:
             place = self._find_place(run_folder)
             if place is None:
                 return None
+            run_folder.check_may_go_on()
             run_folder.claim_checkpoints()
             launch = Launch(
                 self._recipe,

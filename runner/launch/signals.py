@@ -74,6 +74,22 @@ def hold_back(signals: frozenset[signal.Signals]) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+def ignore_job_control() -> None:
+    """For a supervisor: Ctrl-Z reaches it with the command at the terminal, and what it watches goes on without it.
+
+    No handler is left to what it starts. Nor may a terminal that stops background output (`stty tostop`) stop it.
+    """
+
+    def told(_number: int, _frame: FrameType | None) -> None:
+        complain(
+            "nvrx-run: SIGTSTP: training goes on in the background, since ranks that pause are taken for hanging; "
+            "`fg` brings the command back, and Ctrl-C or SIGTERM saves and stops"
+        )
+
+    signal.signal(signal.SIGTSTP, told)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+
 class StopRequests:
     """The signals that ask to stop, as the command's first process has counted them; true once there is one.
 

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 
 from runner.errors import ExitCode, RunError, in_another_locale, storage_error
 from runner.launch.children import kill_descendants
-from runner.launch.signals import hold_back, stop_signals
+from runner.launch.signals import hold_back, ignore_job_control, stop_signals
 from runner.launch.stale import PREFIX
 from runner.launch.terminal import append_to_files
 from runner.launch.thaw import Frozen
 from runner.streams import complain
-from runner.system.process import adopt_orphans
+from runner.system.process import adopt_orphans, state_of
 
 if TYPE_CHECKING:
     from runner.recipe.load import LoadedRecipe
@@ -90,6 +90,7 @@ def _wait(child: int, told: int, signals: frozenset[signal.Signals], recipe: Rec
 
     for number in signals:
         signal.signal(number, forward)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # as its supervisor: see `ignore_job_control`
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     try:
         ended = os.pidfd_open(child)
@@ -118,6 +119,7 @@ def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int, 
     from runner.launch.session import Session
 
     adopt_orphans()
+    ignore_job_control()
     began = time.time()
     try:
         return Session(loaded, control, verbose=verbose, parent=parent, relay=relay, began=began).run()
@@ -139,3 +141,5 @@ def _supervise(loaded: LoadedRecipe, control: Path, verbose: bool, parent: int, 
         return int(ExitCode.BAD_RECIPE)
     finally:
         kill_descendants()
+        if state_of(parent) == "T" and os.getppid() == parent:  # nobody else is left who would wake it
+            os.kill(parent, signal.SIGCONT)

@@ -9,9 +9,11 @@ from runner.errors import ExitCode
 from runner.ledger.codec import Record
 from runner.ledger.events import LaunchEnded, LaunchStarted, StepEnded, StepsRolled
 
+_REFUSED = frozenset({ExitCode.BAD_RECIPE, ExitCode.NO_LOADABLE_CHECKPOINT})
+
 
 def without_refusals(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Records in order of time, without those of commands that ended as refused (exit code 2) and made no step.
+    """Records in order of time, without those of commands that ended as refused and made no step.
 
     Where a run has no others, they stay: they are all that is known of it.
     """
@@ -26,7 +28,7 @@ def without_refusals(records: Sequence[Record]) -> tuple[Record, ...]:
         if isinstance(record.event, LaunchEnded):
             mine = current.pop(node)
             steps = any(isinstance(ordered[i].event, StepEnded | StepsRolled) for i in mine)
-            if record.event.exit_code == ExitCode.BAD_RECIPE and not steps:
+            if record.event.exit_code in _REFUSED and not steps:
                 left_out.update(mine)
     kept = tuple(record for index, record in enumerate(ordered) if index not in left_out)
     return kept or tuple(ordered)

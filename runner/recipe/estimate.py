@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MIB, GIB = 2**20, 2**30
 RUNTIME_BYTES = 2 * GIB  # CUDA context, NCCL buffers, cuBLAS workspaces, fragmentation of the allocator
 PROCESS_BYTES = 4 * GIB  # host memory of a rank beside its staging buffers: Python, CUDA libraries, data
+PART_BYTES = 2000  # of a checkpoint, around a rank's part of a tensor: torch.save's archive (1.8 KB), its index entries
+TENSOR_BYTES = 300  # and for each tensor: DCP's index, the commit record
 _WIDTH = {"float32": 4, "bfloat16": 2}
 
 
@@ -89,8 +91,11 @@ def _layer_activations(shape: Shape, tokens: int, width: int) -> int:
 
 
 def checkpoint_bytes(recipe: Recipe, shape: Shape) -> int:
-    """Size of one checkpoint: parameters and both moments, stored once whatever the number of ranks."""
-    return 3 * shape.parameters * _WIDTH[recipe.model.param_dtype]
+    """Size of one checkpoint: parameters and both moments, stored once whatever the number of ranks, and what lies
+    around each rank's part of a tensor. Where the number of ranks is not known, of one."""
+    tensors, parts = 3 * shape.tensors, shards(recipe, world_size(recipe) or 1)
+    around = tensors * (PART_BYTES * parts + TENSOR_BYTES)
+    return 3 * shape.parameters * _WIDTH[recipe.model.param_dtype] + around
 
 
 def staging_buffers(recipe: Recipe) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from runner.recipe.node import Doubtful
 
@@ -86,6 +86,29 @@ def read_plain(text: str) -> str | int | float | bool | None:
 
 class UnsetVariable(ValueError):
     """`${NAME}` names nothing."""
+
+
+class Consulted(Mapping[str, str]):
+    """The environment as `expand` reads it, which remembers what a recipe was made with.
+
+    Attributes:
+        found: the variables that were asked for and are set.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self.found: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        value = self._environment[name]
+        self.found[name] = value
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._environment)
+
+    def __len__(self) -> int:
+        return len(self._environment)
 
 
 def expand(text: str, environment: Mapping[str, str] | None = None) -> str:

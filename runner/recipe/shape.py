@@ -25,6 +25,7 @@ class Shape(NamedTuple):
         vocab: tokens; hidden: width; layers: blocks; heads, kv_heads: attention; intermediate: width of the MLP
             (summed over the experts that a token uses).
         block: parameters of one block; ends: of embeddings, final norm and head.
+        tensors: all parameters counted as tensors, of transformers 5 (4 keeps each expert's apart).
         positions: longest sequence with learnt positions; None where positions are computed.
         gated: the MLP has a gate beside its up-projection.
         experts: experts a block, 0 where it is dense.
@@ -40,6 +41,7 @@ class Shape(NamedTuple):
     intermediate: int
     block: int
     ends: int
+    tensors: int
     positions: int | None = None
     gated: bool = True
     experts: int = 0
@@ -136,12 +138,16 @@ def _llama_like(config: _Config, kind: str) -> Shape:
     vocab = config.size("vocab_size", family.vocab)
     queries, keys = heads * head_dim, kv_heads * head_dim
     attention = 2 * hidden * queries + 2 * hidden * keys
+    tensors = 6 if kind == "phi3" else 9  # whose q, k and v are one, as are gate and up
     if family.qkv_bias:
         attention += queries + 2 * keys
+        tensors += 3
     elif family.qkv_bias is None and config.flag("attention_bias", False):
         attention += queries + 2 * keys + hidden
+        tensors += 4
     if family.qk_norm:
         attention += 2 * head_dim
+        tensors += 2
     mlp, experts, used = 3 * hidden * inner, 0, inner
     if kind == "mixtral":
         experts = config.size("num_local_experts", 8)
@@ -149,11 +155,14 @@ def _llama_like(config: _Config, kind: str) -> Shape:
         used = inner * config.size("num_experts_per_tok", 2)
     elif kind == "llama" and config.flag("mlp_bias", False):
         mlp += 2 * inner + hidden
+        tensors += 3
     tied = config.flag("tie_word_embeddings", family.tied)
     ends = vocab * hidden * (1 if tied else 2) + hidden
     layers = config.size("num_hidden_layers", family.layers)
-    block = attention + mlp + 2 * hidden
-    return Shape(kind, vocab, hidden, layers, heads, kv_heads, head_dim, used, block, ends, experts=experts)
+    block, tensors = attention + mlp + 2 * hidden, layers * tensors + (2 if tied else 3)
+    return Shape(
+        kind, vocab, hidden, layers, heads, kv_heads, head_dim, used, block, ends, tensors, experts=experts
+    )
 
 
 def _gpt2(config: _Config) -> Shape:
@@ -165,11 +174,14 @@ def _gpt2(config: _Config) -> Shape:
     attention = 4 * hidden * hidden + 4 * hidden
     block = attention + 2 * hidden * inner + inner + hidden + 4 * hidden
     ends = (vocab + positions) * hidden + 2 * hidden
+    layers = config.size("n_layer", 12)
+    tensors = 12 * layers + 4
     if not config.flag("tie_word_embeddings", True):
         ends += vocab * hidden
-    layers = config.size("n_layer", 12)
+        tensors += 1
+    per_head = hidden // heads
     return Shape(
-        "gpt2", vocab, hidden, layers, heads, heads, hidden // heads, inner, block, ends, positions, False
+        "gpt2", vocab, hidden, layers, heads, heads, per_head, inner, block, ends, tensors, positions, False
     )
 
 
@@ -178,12 +190,14 @@ def _gpt_neox(config: _Config) -> Shape:
     if hidden % heads:
         raise ShapeError(f"hidden_size {hidden} is no multiple of num_attention_heads {heads}", "hidden_size")
     inner, vocab = config.size("intermediate_size", 24576), config.size("vocab_size", 50432)
-    attention = 4 * hidden * hidden + (4 * hidden if config.flag("attention_bias", True) else 0)
+    biased, tied = config.flag("attention_bias", True), config.flag("tie_word_embeddings", False)
+    attention = 4 * hidden * hidden + (4 * hidden if biased else 0)
     block = attention + 2 * hidden * inner + inner + hidden + 4 * hidden
-    ends = vocab * hidden * (1 if config.flag("tie_word_embeddings", False) else 2) + 2 * hidden
+    ends = vocab * hidden * (1 if tied else 2) + 2 * hidden
     layers = config.size("num_hidden_layers", 44)
+    tensors, per_head = layers * (12 if biased else 10) + (3 if tied else 4), hidden // heads
     return Shape(
-        "gpt_neox", vocab, hidden, layers, heads, heads, hidden // heads, inner, block, ends, gated=False
+        "gpt_neox", vocab, hidden, layers, heads, heads, per_head, inner, block, ends, tensors, gated=False
     )
 
 

@@ -38,6 +38,10 @@ def bench(suite: Path, out: Path, timeout: int) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
 
 
+def ledger_of(out: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in (out / "run-kubernetes" / "run" / "ledger").iterdir()}
+
+
 def check_cells(out: Path, expected: dict[str, dict[str, Any]]) -> None:
     accounts = {
         account["name"]: account for account in json.loads((out / "report" / "comparison.json").read_text())
@@ -67,6 +71,16 @@ def test_a_suite_runs_restarts_as_a_kubelet_would_resumes_and_reports(tmp_path: 
     # the timeout of 5 s since the fault, then 10 s of back-off
     assert recovery["parts_s"]["idle"] > 10 and recovery["total_s"] > 15
     assert recovery["resumed_after"] == 4 and recovery["source"] == "storage"
+    cell, measured = out / "run-kubernetes", ledger_of(out)
+    for argument, code, says in (
+        ("cluster.nodes=1", 0, "finished already"),
+        ("training.steps=20", 2, "closed"),
+    ):
+        command = [sys.executable, "-m", "runner.cli", str(cell / "recipe.yaml"), "--set", argument]
+        by_hand = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert by_hand.returncode == code and says in by_hand.stderr, by_hand.stderr
+        assert "nvrx-bench has measured it as a cell of a suite, and its checkpoints" in by_hand.stderr
+    assert ledger_of(out) == measured
     again = bench(suite, out, 60)
     assert again.returncode == 0 and again.stdout.count("done before") == 1
 

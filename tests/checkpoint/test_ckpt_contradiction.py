@@ -128,7 +128,7 @@ def test_settings_that_do_not_show_in_tensors_are_named_in_one_line_where_they_c
     assert go_on(4, {heads: 2, batch: 4, "dataset.paths": ["a"]}) == [], "an older record says nothing"
     assert go_on(6, {heads: 2, batch: 4, "of another release": 1}) == []
     (said,) = go_on(8, {heads: 4, batch: 8})
-    assert said["step"] == 6
+    assert said["step"] == 6 and "name another output.folder" in said["remedy"]
     assert said["changed"] == f"{heads}: 2 -> 4, {batch}: 4 -> 8"
     assert (
         "weights may compute something else" in said["effect"] and "met again or left out" in said["effect"]

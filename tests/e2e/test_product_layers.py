@@ -12,6 +12,8 @@ import pytest
 from product import LAYERS, NVRX_RUN, Run, left_behind, make_run, same
 
 from runner.errors import ExitCode
+from runner.recipe.facts import Facts
+from runner.recipe.load import load_recipe
 
 EXCEPTION = [{"step": 7, "rank": 1, "type": "exception"}]
 SIGKILL = [{"step": 7, "rank": 0, "type": "sigkill"}]
@@ -58,6 +60,12 @@ def test_with_no_layer_a_fault_ends_the_job_and_the_same_command_goes_on(
     run.finish()
     assert same(run.state(), undisturbed.state())
     assert {event["step"] for event in run.events("Loaded")} == {0, 4}
+
+
+def test_a_tiny_checkpoint_is_as_large_as_its_recipe_says(undisturbed: Run) -> None:
+    files = (undisturbed.folder / "checkpoints" / "step-12").iterdir()
+    estimated = Facts(load_recipe(undisturbed.recipe).recipe).checkpoint_bytes
+    assert estimated == pytest.approx(sum(path.stat().st_size for path in files), rel=0.1)
 
 
 def test_a_finished_run_started_again_exits_0_and_rewrites_nothing(undisturbed: Run) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from runner.cli import main
+from runner.emit.launcher import launcher_env
 from runner.errors import ExitCode
 from runner.launch.place import Place
 from runner.recipe.load import load_recipe, read_resolved
@@ -80,8 +83,9 @@ def test_command_of_another_node_needs_to_know_the_leader(capsys: pytest.Capture
     assert main(["--emit-command", LLAMA, "--node-rank", "1"]) == ExitCode.BAD_RECIPE
     assert "cluster.leader" in capsys.readouterr().err
     assert main(["--emit-command", LLAMA, "--node-rank", "1", "--set", "cluster.leader=a"]) == ExitCode.DONE
-    argv = shlex.split(capsys.readouterr().out)
-    assert Path(argv[0]).name == "ft_launcher"
+    words = shlex.split(capsys.readouterr().out)
+    argv = words[next(index for index, word in enumerate(words) if Path(word).name == "ft_launcher") :]
+    assert "GROUP_RANK=1" in words and "NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME-^lo,docker,veth}" in words
     assert {"--nnodes=2", "--nproc-per-node=8", "--node-rank=1", "--rdzv-endpoint=a:29500"} <= set(argv)
     assert argv[-3:] == [LLAMA, "--set", "cluster.leader=a"]
     with pytest.raises(SystemExit):
@@ -111,9 +115,30 @@ def test_workers_of_the_printed_command_train_what_was_asked_for_as_a_run_would(
     assert str(asked.run_folder) == f'{tmp_path}/runs/mine $HOME "x"'
     sets = [word for text in OVERRIDES for word in ("--set", text)]
     assert main(["--emit-command", "own.yaml", *sets]) == ExitCode.DONE
-    argv = shlex.split(capsys.readouterr().out)
+    line = capsys.readouterr().out
+    launcher = tmp_path / "launcher"  # stands where the real one would, and tells what that would see
+    launcher.write_text("#!/bin/sh\npwd\nenv -0 > environment\nprintf '%s\\0' \"$@\" > arguments\n")
+    launcher.chmod(0o755)
+    own = Place(0, None, None).argv(asked, path)
+    assert line.count(own[0]) == 1
+    shell = {
+        "PATH": os.environ["PATH"],
+        "OMP_NUM_THREADS": "3",
+    }  # of a clean node, but for a wish of its user
+    command = ["sh", "-c", line.replace(own[0], str(launcher))]
+    pasted = subprocess.run(
+        command, cwd="/", env=shell, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert pasted.stdout == f"{tmp_path}\n"
+    seen = dict(text.split("=", 1) for text in (tmp_path / "environment").read_text().split("\0")[:-1])
+    wanted = Place(0, None, None).environment(asked) | {"OMP_NUM_THREADS": "3", "OWN_NAME": "mine"}
+    assert {name: seen.get(name) for name in launcher_env(asked)} == {
+        name: wanted[name] for name in launcher_env(asked)
+    }
+    assert (seen["GROUP_RANK"], seen["OWN_NAME"]) == ("0", "mine")
+    argv = [own[0], *(tmp_path / "arguments").read_text().split("\0")[:-1]]
     start = argv.index(str(path))
-    assert argv[:start] == Place(0, None, None).argv(asked, path)[:-1]
+    assert argv[:start] == own[:-1]
     given = arguments(argv[start:])
     assert given is not None
     assert resolve(read_resolved(*given), cwd=tmp_path) == asked

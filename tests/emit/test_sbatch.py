@@ -13,7 +13,8 @@ from runner.emit.sbatch import sbatch_text
 
 _SRUN = """#!/bin/bash
 printf '%s\\n' "$@" > "$OUT/arguments"
-env | grep ^NVRX_RUN_ | sort > "$OUT/environment"
+pwd > "$OUT/folder"
+env | grep -e ^NVRX_RUN_ -e ^OWN_ | sort > "$OUT/environment"
 exit "$SRUN_CODE"
 """
 _SCONTROL = """#!/bin/bash
@@ -40,21 +41,26 @@ def submit(tmp_path: Path, text: str, code: int) -> int:
 def test_script_starts_one_task_a_node_and_requeues_a_preempted_run(
     code: int, requeued: bool, tmp_path: Path
 ) -> None:
-    text = sbatch_text(tiny(cluster={"nodes": 2}), recipe_path=Path("/shared/my recipe.yaml"))
+    (tmp_path / "where it's").mkdir()
+    text = sbatch_text(
+        tiny(cluster={"nodes": 2}), recipe_path=Path("/shared/my recipe.yaml"), folder=tmp_path / "where it's",
+        filled_in={"OWN_NAME": "a $b"},
+    )  # fmt: skip
     assert submit(tmp_path, text, code) == code
     assert (tmp_path / "arguments").read_text().splitlines() == [
         "--kill-on-bad-exit=0", "--wait=0", "nvrx-run", "/shared/my recipe.yaml",
     ]  # fmt: skip
     assert (tmp_path / "environment").read_text().splitlines() == [
-        "NVRX_RUN_JOB=42", "NVRX_RUN_LEADER=node-a",
+        "NVRX_RUN_JOB=42", "NVRX_RUN_LEADER=node-a", "OWN_NAME=a $b",
     ]  # fmt: skip
+    assert (tmp_path / "folder").read_text() == f"{tmp_path}/where it's\n"
     assert (tmp_path / "requeued").exists() == requeued
 
 
 def test_allocation_follows_the_recipe() -> None:
-    text = sbatch_text(on_cluster("p5.48xlarge", nodes=4), recipe_path=Path("r.yaml"))
+    text = sbatch_text(on_cluster("p5.48xlarge", nodes=4), recipe_path=Path("r.yaml"), folder=Path("/"))
     options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
     assert {"nodes=4", "ntasks-per-node=1", "gpus-per-node=8", "signal=TERM@360", "exclusive"} <= set(options)
     slow = {"ft_launcher": {"term_timeout": "10m"}, "layer": "ft_launcher"}
-    assert "signal=TERM@660" in sbatch_text(tiny(recovery=slow), recipe_path=Path("r.yaml"))
-    assert "gpus-per-node" not in sbatch_text(tiny(), recipe_path=Path("r.yaml"))
+    assert "signal=TERM@660" in sbatch_text(tiny(recovery=slow), recipe_path=Path("r.yaml"), folder=Path("/"))
+    assert "gpus-per-node" not in sbatch_text(tiny(), recipe_path=Path("r.yaml"), folder=Path("/"))

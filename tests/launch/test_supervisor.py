@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,10 +16,13 @@ from tinylab import expected
 
 from runner.checkpoint.record import CommitRecord, write_record
 from runner.checkpoint.shm import arena_path
+from runner.errors import ExitCode
 from runner.faults.records import read_records
 from runner.faults.schedule import post_mortem
-from runner.ledger.events import FaultSeen
+from runner.ledger.events import FaultSeen, SaveCommitted
+from runner.ledger.finish import close_run
 from runner.ledger.reader import read_run
+from runner.ledger.writer import LedgerWriter
 from runner.system.process import children_by_parent
 
 
@@ -58,6 +62,25 @@ def test_finished_run_exits_0_and_a_second_time_rewrites_nothing(supervised, tem
     assert "finished already" in err
     after = {path: path.stat().st_mtime_ns for path in first.run.rglob("*") if path.is_file()}
     assert {path for path in after if before.get(path) != after[path]} <= {first.run / ".lock-node0"}
+    recipe = first.folder / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("global_batch_size: 2", "global_batch_size: 2\n  seed: 7"))
+    code, out, err = supervised("none").wait()
+    assert code == 0 and "this was not trained: training.seed: 0 -> 7; for another run name another" in err
+    shutil.rmtree(first.run / "checkpoints")
+    with contextlib.closing(LedgerWriter(first.run, rank=0, life="saves")) as writer:
+        writer.record(SaveCommitted(12, 1, 0.0))
+    ledger = {path: path.read_bytes() for path in (first.run / "ledger").iterdir()}
+    for closed, steps, code, says in (
+        (False, 12, ExitCode.NO_LOADABLE_CHECKPOINT, "holds no checkpoint, and the ledger of this run"),
+        (True, 12, ExitCode.DONE, "finished already, nothing to do: measured; but the recipe is not the one"),
+        (True, 13, ExitCode.BAD_RECIPE, "run: closed at step 12: measured; for another run name another"),
+    ):
+        if closed:
+            close_run(first.run, "measured")
+        recipe.write_text(recipe.read_text().replace("steps: 12", f"steps: {steps}"))
+        ended, out, err = supervised("none").wait()
+        assert ended == code and says in err
+    assert ledger == {path: path.read_bytes() for path in (first.run / "ledger").iterdir()}
 
 
 def test_fault_without_recovery_ends_with_1_and_the_same_command_resumes(supervised):

@@ -88,6 +88,8 @@ def test_parameters_and_modules_are_those_that_transformers_builds(config: dict[
     shape = shape_of_config(config)
     assert shape is not None
     assert shape.parameters == sum(parameter.numel() for parameter in built.parameters())
+    if config["model_type"] != "mixtral" or transformers.__version__.startswith("5."):
+        assert shape.tensors == len(list(built.parameters()))
     if config["model_type"] in _MODULES:
         classes = {type(module).__name__ for module in built.modules()} - {"ModuleList", "Dropout"}
         classes -= {name for name in classes if name.endswith(("Activation", "GELU", "SiLU"))}
@@ -185,7 +187,7 @@ def test_staging_and_write_time_follow_from_the_shards() -> None:
     assert shape is not None
     assert staging_buffers(recipe) == 3
     assert staging_bytes(recipe, shape) == pytest.approx(3 * 12 * shape.parameters / 2, rel=1e-6)
-    assert write_seconds(recipe, shape) == pytest.approx(12 * shape.parameters / 400e6)
+    assert write_seconds(recipe, shape) == pytest.approx(12 * shape.parameters / 400e6, rel=1e-3)
 
 
 @pytest.mark.parametrize(
