@@ -258,6 +258,10 @@ def _load_for_elsewhere(args: argparse.Namespace) -> tuple[LoadedRecipe, dict[st
 
     environment = Consulted(os.environ)
     loaded = _load(args, environment)
+    if loaded.path.resolve().is_relative_to("/proc") or loaded.path.is_relative_to("/dev"):
+        raise RunError(
+            f"{loaded.path}: is no file that the command could read later; name one", ExitCode.BAD_RECIPE
+        )
     return loaded, environment.found
 
 
@@ -306,14 +310,21 @@ def _checkpoints(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.checkpoint.listing import list_checkpoints
 
-    return _write(args, list_checkpoints(loaded.recipe))
+    return _write(args, list_checkpoints(_from_here(loaded)))
 
 
 def _faults(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from runner.faults.schedule import schedule_text
 
-    return _write(args, schedule_text(loaded.recipe))
+    return _write(args, schedule_text(_from_here(loaded)))
+
+
+def _from_here(loaded: LoadedRecipe) -> Recipe:
+    """With the folders that a run started here would use: in another one, its answers name what it has looked at."""
+    from runner.recipe.resolve import resolve
+
+    return resolve(loaded.recipe, cwd=working_folder())
 
 
 def _export(args: argparse.Namespace) -> int:

@@ -13,8 +13,9 @@ from runner.checkpoint.contradiction import OwnRun
 from runner.checkpoint.record import looks_whole
 from runner.errors import ExitCode, InputError, RunError, no_room
 from runner.launch.owner import RUN, Owner, claim, identity
-from runner.ledger.finish import differences, mark_finished, read_finish, settings_of
+from runner.ledger.finish import mark_finished, read_finish, settings_of
 from runner.recipe.derived import RUN_PARTS
+from runner.recipe.difference import differences
 from runner.recipe.recipe import Recipe
 from runner.recipe.resolve import dump
 from runner.system.durable import write_durably

@@ -6,11 +6,12 @@ A finished run is not trained again, so what its recipe says differently now wou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.recipe.difference import by_dotted_name
 from runner.strictjson import parse
 from runner.system.durable import write_durably
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from runner.recipe.recipe import Recipe
 
 FINISHED = "finished.json"
-_LONGEST = 60  # characters of a value in a message
 # What the outcome of a run does not depend on: where its end is (told otherwise), speed, memory, what is shown.
 _NO_MATTER = frozenset(
     {
@@ -89,36 +89,4 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     sections = recipe.model_dump(mode="json", include={"model", "dataset", "training", "sharding"})
     sharding = sections["sharding"]
     sections["sharding"] = {key: sharding[key] for key in _NUMERICS if key in sharding}
-    return {name: value for name, value in _flat("", sections) if name not in _NO_MATTER}
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Settings that are not what they were, each with both values, in one line; nothing where there are none.
-
-    A setting that only one of two versions of the product knows is no difference; a key of the model's configuration,
-    which is the user's own, is one.
-    """
-    names = (before.keys() & now.keys()) | {
-        name for name in before.keys() ^ now.keys() if name.startswith("model.architecture")
-    }
-    return ", ".join(
-        f"{name}: {_short(before, name)} -> {_short(now, name)}"
-        for name in sorted(names)
-        if before.get(name) != now.get(name)
-    )
-
-
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        name = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, dict) and value:
-            yield from _flat(name, value)
-        else:
-            yield name, value
-
-
-def _short(values: Mapping[str, Any], name: str) -> str:
-    if name not in values:
-        return "not given"
-    text = json.dumps(values[name], ensure_ascii=False)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return {name: value for name, value in by_dotted_name(sections) if name not in _NO_MATTER}

@@ -60,7 +60,8 @@ def read_file(
             "Y100", name, 0, 0, f"cannot be read: {error.strerror}", f"name a {form.word} in it"
         ) from None
     except OSError as error:
-        raise fatal("Y100", name, 0, 0, f"cannot be read: {error.strerror}", "check the path") from None
+        remedy = "check the path" if name != "-" else "standard input has the name /dev/stdin"
+        raise fatal("Y100", name, 0, 0, f"cannot be read: {error.strerror}", remedy) from None
     return read_bytes(data, name, environment, form)
 
 

@@ -17,6 +17,7 @@ from runner.train.facts import model_facts
 from runner.train.first_kernels import load_kernels
 from runner.train.loop import LoopParts, TrainingLoop
 from runner.train.ports import Ledger, Life
+from runner.train.same_recipe import check_same_recipe
 from runner.train.setup import ModelFactory, Workload, configure_backend, pick_device
 
 
@@ -55,6 +56,8 @@ class Trainer:
         phase.ended("data")
         life.starting("model", longest)  # joining others is no part of it: it waits
         life.join(device)
+        if not life.in_process:
+            check_same_recipe(recipe, life)
         if not life.in_process and life.local_rank == 0:
             self._compare_clocks(life)
         phase.ended("rendezvous")
