@@ -225,7 +225,7 @@ def _list(cells: Sequence[Cell], out: Path, gpus: int) -> None:
 
 def _report(results: Sequence[CellResult], out: Path) -> None:
     from runner.report.cli import side_by_side, write_report
-    from runner.report.view import view_run
+    from runner.report.view import NO_MATPLOTLIB, view_run
 
     cells = table(("cell", "status", "commands", "time"), [
         (r.name, r.status, str(len(r.exit_codes)), seconds(r.seconds * 1e9)) for r in results
@@ -236,7 +236,7 @@ def _report(results: Sequence[CellResult], out: Path) -> None:
         return
     _say(f"\n{side_by_side(views)}")
     if find_spec("matplotlib") is None:
-        _say("\nthe page and figures need matplotlib: pip install 'nvrx-run[report]'")
+        _say(f"\n{NO_MATPLOTLIB}")
         return
     for view in views:
         write_report([view], out / "report" / view.name)

@@ -53,6 +53,7 @@ def sbatch_text(
         "nodes": str(cluster.nodes),
         "ntasks-per-node": "1",
         "exclusive": None,
+        "mem": "0",  # all of it, which `exclusive` does not ask for
         **({"gpus-per-node": str(gpus)} if gpus else {}),
         "signal": f"TERM@{notice}",
         "requeue": None,

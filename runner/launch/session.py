@@ -59,7 +59,8 @@ class Session:
                 return int(ExitCode.DONE)
             place, launched = met
             print_verdict(launched.verdict, launched.log, verbose=self._verbose)
-            if place.node_rank == 0:
+            refused = launched.verdict.exit_code == ExitCode.BAD_RECIPE  # the run's account is what it was
+            if place.node_rank == 0 and not refused:
                 print_summary(run_folder.path)
             return launched.verdict.exit_code
 

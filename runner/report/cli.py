@@ -19,7 +19,7 @@ from runner.arguments import Parser, a_path
 from runner.errors import ExitCode, InputError, RunError, storage_error
 from runner.report.summary import percent, render_ledger, seconds, table
 from runner.report.tables import recoveries_csv, run_json, saves_csv, steps_csv, table_csv
-from runner.report.view import RunView, view_run
+from runner.report.view import NO_MATPLOTLIB, RunView, view_run
 from runner.streams import complain, write_out
 
 _LONGEST_INTERVAL = 86_400
@@ -30,7 +30,7 @@ several:      nvrx-report runs/a runs/b --out comparison
 going on:     nvrx-report runs/a --watch 30
 for a script: nvrx-report runs/a --json
 
-The page (index.html in the output folder) needs matplotlib: pip install 'nvrx-run[report]'.
+The page (index.html in the output folder) needs matplotlib: pip install matplotlib.
 """
 
 
@@ -108,10 +108,9 @@ def _report(arguments: argparse.Namespace) -> None:
     if arguments.text:
         return
     if find_spec("matplotlib") is None:
-        hint = "the page and figures need matplotlib: pip install 'nvrx-run[report]'"
         if arguments.out is not None:
-            raise InputError(hint)
-        write_out(f"\n{hint}\n")
+            raise InputError(NO_MATPLOTLIB)
+        write_out(f"\n{NO_MATPLOTLIB}\n")
         return
     out = arguments.out or (views[0].folder / "report" if len(views) == 1 else Path("report"))
     refresh = max(1, round(arguments.watch)) if arguments.watch else 0

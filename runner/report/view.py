@@ -20,6 +20,8 @@ from runner.strictjson import parse
 LABEL_FILE = "cell.json"
 """Written by `nvrx-bench` into each cell's folder: {"name": ..., "baseline": "kubernetes" | null}."""
 
+NO_MATPLOTLIB = "the page and figures need matplotlib: pip install matplotlib"
+
 
 @dataclass(frozen=True)
 class RunView:

@@ -312,7 +312,7 @@ def test_a_missing_package_is_told_before_anything_starts(
         (LiveSettings(wandb=WandbSettings(project="p")), "wandb"),
         (LiveSettings(mlflow=MlflowSettings(experiment="e")), "mlflow"),
     ):
-        with pytest.raises(InputError, match=rf"output\.live\.{key}.*nvrx-run\[live\]"):
+        with pytest.raises(InputError, match=rf"output\.live\.{key}.*pip install {key}$"):
             open_sinks(settings, tmp_path, "run")
 
 

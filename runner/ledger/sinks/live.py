@@ -69,7 +69,7 @@ def open_sinks(settings: LiveSettings, run_folder: Path, name: str) -> list[tupl
 
 def _need(package: str, key: str) -> None:
     if find_spec(package) is None:
-        raise InputError(f"{key}: the package {package} is not installed: pip install 'nvrx-run[live]'")
+        raise InputError(f"{key}: the package {package} is not installed: pip install {package}")
 
 
 def _identity(run_folder: Path) -> str:
