@@ -60,7 +60,14 @@ def test_script_starts_one_task_a_node_and_requeues_a_preempted_run(
 def test_allocation_follows_the_recipe() -> None:
     text = sbatch_text(on_cluster("p5.48xlarge", nodes=4), recipe_path=Path("r.yaml"), folder=Path("/"))
     options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert {"nodes=4", "ntasks-per-node=1", "gpus-per-node=8", "signal=TERM@360", "exclusive", "mem=0"} <= set(options)
+    assert {
+        "nodes=4",
+        "ntasks-per-node=1",
+        "gpus-per-node=8",
+        "signal=TERM@360",
+        "exclusive",
+        "mem=0",
+    } <= set(options)
     slow = {"ft_launcher": {"term_timeout": "10m"}, "layer": "ft_launcher"}
     assert "signal=TERM@660" in sbatch_text(tiny(recovery=slow), recipe_path=Path("r.yaml"), folder=Path("/"))
     assert "gpus-per-node" not in sbatch_text(tiny(), recipe_path=Path("r.yaml"), folder=Path("/"))
