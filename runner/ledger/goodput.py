@@ -4,7 +4,7 @@
 - infra goodput = 1 - downtime / wall, where downtime is the time of detection, teardown, idle, start-up and load
   that faults brought about (the article's definition: replayed steps and checkpoint stalls are not downtime, nor is
   the first start of the run, nor the time between a command that ended well and the next)
-- recovery of a fault = from the fault to the first finished step after it
+- recovery of a fault = from the fault to the first finished step after it (where none was left: to the state in place)
 - useful tokens/s = tokens of useful steps / the time of those steps without stalls; each life is measured from the
   point it resumed from, so that a restart makes neither a spike nor a dip
 - MFU = useful tokens/s x FLOPs per token / (devices x peak FLOP/s of one); the FLOPs per token of forward and
@@ -41,7 +41,7 @@ class Recovery:
             Other faults that came before that step are inside.
         lost: finished steps whose result was lost.
         resumed, source: where training went on, and where the state came from.
-        finished: a step finished afterwards.
+        finished: it was mended: a step finished afterwards, or none was left to make.
     """
 
     at: int
@@ -132,11 +132,11 @@ def account(records: Sequence[Record]) -> tuple[Goodput, History, tuple[Span, ..
 
 
 def _fault_windows(history: History) -> list[tuple[int, int]]:
-    """[fault, first finished step after it] of each life that a fault ended."""
+    """[fault, mended] of each life that a fault ended."""
     windows = []
     for i, life in enumerate(history.lives):
         if _faulted(history, i):
-            windows.append((fault_time(life), _first_step_after(history, i)))
+            windows.append((fault_time(life), _mended(history, i)[0]))
     return windows
 
 
@@ -152,11 +152,17 @@ def _broken_by_injection(life: JobLife) -> bool:
     return any(event.step > life.last_step for _, _, event in life.fired)
 
 
-def _first_step_after(history: History, index: int) -> int:
+def _mended(history: History, index: int) -> tuple[int, bool]:
+    """When a life's end was mended, and whether it was: a step was finished, or the state was there and none was left.
+
+    What comes after a life that ended well, its command's end and whatever time until the next one, is not the fault's.
+    """
     for life in history.lives[index + 1 :]:
         if life.work:
-            return life.work[0].end
-    return history.end
+            return life.work[0].end, True
+        if life.clean:
+            return (life.loaded, True) if life.loaded is not None else (life.ended or life.last, False)
+    return history.end, False
 
 
 def _downtime(history: History, spans: Sequence[Span]) -> int:
@@ -177,7 +183,7 @@ def _recoveries(history: History, spans: Sequence[Span]) -> list[Recovery]:
     for i, life in enumerate(history.lives):
         if not _faulted(history, i):
             continue
-        begin, end = fault_time(life), _first_step_after(history, i)
+        begin, (end, mended) = fault_time(life), _mended(history, i)
         parts = {"detection": 0, "teardown": 0, "idle": 0, "startup": 0, "load": 0, "step": 0}
         for span in spans:
             inside = min(span.end, end) - max(span.start, begin)
@@ -198,7 +204,7 @@ def _recoveries(history: History, spans: Sequence[Span]) -> list[Recovery]:
                 lost=max(0, life.last_step - resumed) if resumed is not None else 0,
                 resumed=resumed,
                 source=later.source if later is not None else "",
-                finished=any(x.work for x in history.lives[i + 1 :]),
+                finished=mended,
             )
         )
     return out

@@ -278,6 +278,30 @@ def test_a_life_that_dies_before_its_first_step_belongs_to_the_recovery_before_i
     assert goodput.infra == pytest.approx(1 - 5 / 8)  # their downtimes overlap and count once
 
 
+@pytest.mark.parametrize(("reason", "code"), [("finished", 0), ("preempted", 14)])
+def test_a_fault_after_which_no_step_was_made_is_mended_once_the_state_is_there(
+    reason: Literal["finished", "preempted"], code: int
+) -> None:
+    """A fault in the last save, or a stop right after a restart: the rest of the command is not the fault's."""
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=1, load=0)
+    lab.step(1)
+    lab.fault(1, partial=0, detection=0.5, teardown=0.5)
+    lab.begin("2", 1, startup=1, load=1, in_process=True)
+    lab.wait(2)  # for the last commit
+    lab.all(LifeEnded(reason, code))
+    lab.wait(3)
+    lab.launched(code)
+    goodput, _, _ = account(merge(lab.items))
+    (recovery,) = goodput.recoveries
+    assert recovery.finished
+    assert {kind: time / NS for kind, time in recovery.parts.items() if time} == {
+        "detection": 0.5, "teardown": 0.5, "startup": 1, "load": 1,
+    }  # fmt: skip
+    assert goodput.infra == pytest.approx(1 - 3 / 10)
+
+
 def test_the_wait_for_the_last_commit_is_a_stall_but_no_loss_of_efficiency() -> None:
     lab = Lab()
     lab.launch()
