@@ -38,10 +38,23 @@ class Save:
 
 @dataclass(frozen=True)
 class Snapshots:
-    """In-memory snapshots of the lowest rank: how many, and what training waited for them (seconds)."""
+    """In-memory snapshots of the lowest rank.
+
+    Attributes:
+        count: how many.
+        timed: those of which it is known what training waited for them and for nothing else: a snapshot that became a
+            checkpoint may have waited for the save before it, which is that save's cost, and folded ones have no times.
+        stalled: what training waited for the timed ones, seconds.
+    """
 
     count: int
+    timed: int
     stalled: float
+
+    @property
+    def mean(self) -> float:
+        """What training waits for one, seconds."""
+        return self.stalled / self.timed if self.timed else 0.0
 
 
 def saves_of(records: Sequence[Record]) -> tuple[Save, ...]:
@@ -72,17 +85,20 @@ def saves_of(records: Sequence[Record]) -> tuple[Save, ...]:
 
 
 def snapshots_of(records: Sequence[Record]) -> Snapshots:
-    """The snapshots of the lowest rank that took any. Folded ones are counted without their stalls."""
+    """The snapshots of the lowest rank that took any."""
     lowest = min((r.rank for r in records if isinstance(r.event, SnapshotTaken | StepsRolled)), default=None)
-    count, stalled = 0, 0.0
+    saved = {(r.life, r.event.step) for r in records if r.rank == lowest and isinstance(r.event, SaveStarted)}
+    count, timed, stalled = 0, 0, 0.0
     for r in records:
         if r.rank == lowest:
             if isinstance(r.event, SnapshotTaken):
                 count += 1
-                stalled += r.event.stalled
+                if (r.life, r.event.step) not in saved:
+                    timed += 1
+                    stalled += r.event.stalled
             elif isinstance(r.event, StepsRolled):
                 count += r.event.snapshots
-    return Snapshots(count, stalled)
+    return Snapshots(count, timed, stalled)
 
 
 def newest_saved(folder: Path) -> int:

@@ -38,12 +38,11 @@ def measured_costs(view: RunView) -> Costs | None:
     first = start / NS / max(1, len(view.history.lives))
     hard = hard if hard is not None else max([*known, first])
     soft = soft if soft is not None else hard
-    snapshots = view.snapshots
     return Costs(
         step=step,
         save=stall,
         write=(view.write_seconds or 0.0) if view.mode == "async" else 0.0,
-        snapshot=snapshots.stalled / snapshots.count if snapshots.count else 0.0,
+        snapshot=view.snapshots.mean,
         soft_recovery=soft,
         hard_recovery=hard,
     )

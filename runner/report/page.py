@@ -241,8 +241,10 @@ def _saves(view: RunView) -> str:
     )
     snapshots = view.snapshots
     if snapshots.count:
-        mean = seconds(snapshots.stalled * NS / snapshots.count)
-        text = f"{snapshots.count:,} snapshots in memory a rank; training waited {mean} for one on average."
+        text = f"{snapshots.count:,} snapshots in memory a rank"
+        if snapshots.timed:
+            text += f"; training waited {seconds(snapshots.mean * NS)} for one without a save on average"
+        text += "."
         table += f'<p class="note">{text}</p>'
     return table
 

@@ -203,8 +203,9 @@ def _saves(records: Sequence[Record]) -> str:
     text = "Checkpoints\n"
     text += table(("save", "mode", "stall", "write", "size", "outcome"), shown) if rows else "  none"
     if snapshots.count:
-        waited = seconds(snapshots.stalled * NS)
-        text += f"\n  {snapshots.count} snapshots in memory a rank, training waited {waited} for them"
+        text += f"\n  {snapshots.count} snapshots in memory a rank"
+        if snapshots.timed:
+            text += f"; training waited {seconds(snapshots.stalled * NS)} for those without a save"
     return text
 
 

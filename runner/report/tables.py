@@ -68,7 +68,11 @@ def run_json(view: RunView) -> dict[str, Any]:
             }
             for s in view.saves
         ],
-        "snapshots": {"count": view.snapshots.count, "stall_s": view.snapshots.stalled},
+        "snapshots": {
+            "count": view.snapshots.count,
+            "without_a_save": view.snapshots.timed,
+            "stall_s": view.snapshots.stalled,
+        },
         "unreadable_lines": view.ledger.unreadable,
     }
 
