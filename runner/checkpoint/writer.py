@@ -37,6 +37,7 @@ from runner.checkpoint.layout import DTYPES, Shard
 from runner.checkpoint.nvrx_queue import WriteBucket, write_buckets
 from runner.checkpoint.plan import FilePlan
 from runner.system.durable import sync_folder
+from runner.system.process import name_this_process
 
 _READ_BYTES = 1 << 20
 
@@ -54,6 +55,7 @@ class WriteRequest:
 
 def prepare_writer() -> None:
     """Called once in the writer process, ahead of the first save, so that its imports are done by then."""
+    name_this_process("nvrx-writer")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # NVRx has set a handler of its own meanwhile; see `follow`
     torch.set_num_threads(1)
 
