@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_matrix import MATRIX, TYPES, settings_of, table
@@ -34,6 +35,14 @@ def test_fault_ends_as_the_table_says(
     check(tmp_path, undisturbed, layer, [(7, rank, kind)])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["inprocess", "ft_launcher+inprocess"])
+def test_a_rank_that_waits_for_a_frozen_data_worker_is_mended_in_place_before_the_worker_is_late(
+    tmp_path: Path, undisturbed: Run, layer: str
+) -> None:
+    check(tmp_path, undisturbed, layer, [(7, 1, "loader_hang")], more={"dataset.worker_timeout": "1h"})
+
+
 @pytest.mark.parametrize("layer", MATRIX)
 def test_faults_of_several_classes_in_one_run_end_as_the_table_says(
     tmp_path: Path, undisturbed: Run, layer: str
@@ -43,12 +52,18 @@ def test_faults_of_several_classes_in_one_run_end_as_the_table_says(
 
 
 def check(
-    folder: Path, undisturbed: Run, layer: str, faults: list[tuple[int, int, str]], mode: str = "async"
+    folder: Path,
+    undisturbed: Run,
+    layer: str,
+    faults: list[tuple[int, int, str]],
+    mode: str = "async",
+    more: dict[str, Any] | None = None,
 ) -> None:
     """Run a layer with these faults to the end, and compare with the table and with a run without them."""
     kinds = [kind for _, _, kind in faults]
     planned = [{"step": step, "rank": rank, "type": kind} for step, rank, kind in faults]
-    run = make_run(folder, {**settings_of(layer, *kinds), "faults.at": planned, "checkpoint.mode": mode})
+    settings = settings_of(layer, *kinds) | (more or {})
+    run = make_run(folder, {**settings, "faults.at": planned, "checkpoint.mode": mode})
     done = run.command()
     seconds = seconds_of_faults(run.folder)
     assert len(seconds) == len(faults) and max(seconds.values()) < LONGEST, seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import signal
 import threading
 import time
@@ -33,10 +34,10 @@ def workers() -> list[int]:
     return [pid for pid in children_by_parent().get(os.getpid(), ()) if process_name(pid) == DATA_WORKER]
 
 
-def make_batches(tmp_path: Path) -> PackedBatches:
+def make_batches(tmp_path: Path, worker_timeout: str = "1s") -> PackedBatches:
     """One rank's batches of 100 steps, loaded by two workers."""
     text = yaml.safe_load(recipe_text(tmp_path, "none", steps=100))
-    text["dataset"] |= {"sequence_length": 4, "workers": 2, "worker_timeout": "1s"}
+    text["dataset"] |= {"sequence_length": 4, "workers": 2, "worker_timeout": worker_timeout}
     recipe = Recipe.model_validate(text)
     np.arange(900, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
     (tmp_path / "index.json").write_text(
@@ -108,6 +109,33 @@ def test_a_rank_that_is_silent_because_of_its_data_worker_is_seen_to_wait_for_it
         over.set()
         looking.join()
     assert any(sight.waits_for_data and not sight.waits_for_peers for sight in seen)
+
+
+def test_a_rank_that_waits_for_a_frozen_worker_answers_when_its_life_is_ended(tmp_path: Path) -> None:
+    """Whoever finds it silent may do so long before `dataset.worker_timeout`, and kills who does not answer."""
+    made = make_batches(tmp_path, worker_timeout="1h")
+    made.start(0, {})
+
+    def end_the_life() -> None:
+        since = time.monotonic()
+        while time.monotonic() - since < 0.5:  # that it waits for workers
+            if made._stream._asked is None:
+                since = time.monotonic()
+            time.sleep(0.01)
+        made.abandon()
+
+    try:
+        list(made.micro_batches())
+        strike(tmp_path, "loader_hang")
+        threading.Thread(target=end_the_life, daemon=True).start()
+        with pytest.raises(RuntimeError) as caught:
+            for _ in range(20):  # what was loaded ahead is still there
+                list(made.micro_batches())
+        # Not when torch looked for nothing that came and then whether its workers are there, once in 5 s.
+        assert not isinstance(caught.value.__cause__, queue.Empty), caught.value.__cause__
+    finally:
+        made.close()
+    assert workers() == []
 
 
 def test_workers_of_a_life_that_was_broken_into_are_no_fault_of_the_next(

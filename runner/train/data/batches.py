@@ -117,9 +117,14 @@ class PackedBatches:
 
         What ends a life may break into its `close`. The iterator's own end then waits for each worker that still lives,
         5 s at the most, while the ranks that have no such wait expect this one in the next life.
+
+        A rank that waits for a worker now is in native code, for 5 s at a time, or for ever in the middle of what the
+        worker sends: no exception that is set from outside arrives there. The signal that a worker has ended does,
+        where torch still looks for it.
         """
         self._stream.close()
-        self._forget_workers()
+        if not self._stream.waits:
+            self._forget_workers()
         if self._workers:
             _kill_data_workers()
 

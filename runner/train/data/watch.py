@@ -55,6 +55,11 @@ class Watched(Iterator[T]):
         finally:
             self._asked = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether an item has been asked for and not come."""
+        return self._asked is not None
+
     def close(self) -> None:
         """Nothing more will be asked for."""
         self._over.set()
