@@ -82,7 +82,7 @@ class FaultIn:
         return loss
 
 
-def recipe(folder: str, steps: int) -> Recipe:
+def recipe(folder: str, steps: int, mode: str) -> Recipe:
     return Recipe.model_validate(
         {
             "name": named("stop"),
@@ -95,7 +95,7 @@ def recipe(folder: str, steps: int) -> Recipe:
                 "micro_batch_size": 2,
                 "precision": "fp32",
             },
-            "checkpoint": {"every": 100, "mode": "sync"},
+            "checkpoint": {"every": 100, "mode": mode},
             "recovery": {"layer": "none"},
             "cluster": {"accelerator": "cpu"},
             "output": {"folder": folder},
@@ -104,7 +104,13 @@ def recipe(folder: str, steps: int) -> Recipe:
 
 
 def one_life(
-    place: Rank, folder: str, steps: int, ahead: bool, stop_in: int | None, fault_in: int | None = None
+    place: Rank,
+    folder: str,
+    steps: int,
+    ahead: bool,
+    stop_in: int | None,
+    fault_in: int | None = None,
+    mode: str = "sync",
 ) -> dict[str, Any]:
     """Train until `steps`, or until the stop that is asked for in step `stop_in`.
 
@@ -112,7 +118,7 @@ def one_life(
         ahead: let the host run a step ahead, as it does on a GPU.
         fault_in: a fault ends the life in this step.
     """
-    wanted, recorder, life = recipe(folder, steps), Recorder(), place.life()
+    wanted, recorder, life = recipe(folder, steps, mode), Recorder(), place.life()
     torch.manual_seed(3)
     model = Counting()
     optimizer = ShardOptimizer(model, wanted.training, CPU)
@@ -151,13 +157,13 @@ def one_life(
     }
 
 
-@pytest.mark.parametrize(("ahead", "last"), [(False, 3), (True, 4)])
+@pytest.mark.parametrize(("ahead", "last", "mode"), [(False, 3, "sync"), (True, 4, "async")])
 def test_a_stop_saves_what_an_undisturbed_run_has_after_that_step(
-    one: World, tmp_path: Path, ahead: bool, last: int
+    one: World, tmp_path: Path, ahead: bool, last: int, mode: str
 ) -> None:
     common: dict[str, Any] = {"steps": 6, "ahead": ahead}
     (whole,) = one.run(one_life, folder=str(tmp_path / "whole"), stop_in=None, **common)
-    (stopped,) = one.run(one_life, folder=str(tmp_path / "run"), stop_in=3, **common)
+    (stopped,) = one.run(one_life, folder=str(tmp_path / "run"), stop_in=3, mode=mode, **common)
     assert (stopped["code"], stopped["step"]) == (ExitCode.PREEMPTED, last)
     assert stopped["passes"] == last * MICRO_BATCHES  # no forward has run since
     (resumed,) = one.run(one_life, folder=str(tmp_path / "run"), stop_in=None, **common)
