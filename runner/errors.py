@@ -51,7 +51,18 @@ class BusyError(RunError):
 
 
 class MonitorGoneError(RunError):
-    """A rank's monitor is gone, which a launcher makes only once: no restart of its helps, the same command does."""
+    """A rank's monitor is gone, which a launcher makes only once: no restart of its helps, the same command does.
+
+    Args:
+        rank: whose.
+
+    Attributes:
+        fault: what has happened, without the remedy.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.fault = f"the monitor of rank {rank} is gone"
+        super().__init__(f"{self.fault}, and ft_launcher makes no other; the same command resumes the run")
 
 
 class InputError(RunError):

@@ -3,7 +3,8 @@
 A rank is done when the last step is committed and its own last event is written. What it still does then changes
 nothing in the run: it leaves its peers, stops its writer process, runs the hooks of libraries at exit. A rank that
 hangs or crashes in that has ended well all the same; else a launcher that starts workers again would do so over and
-over. So it leaves a mark, from which the fork server and the supervisor know. Standard library only.
+over. So it leaves a mark, from which the fork server and the supervisor know. Supervisors of other nodes, where no rank
+may be left that waits for one that is still there, are told in the run's folder. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+
+from runner.control.outcome import outcome_folder
 
 # Parts of a worker's life as `Presence` tells them, like those of its start-up.
 END = "end"  # of a rank for which the run is done
@@ -32,6 +35,28 @@ def mark_done(control: Path) -> None:
 def is_done(control: Path, pid: int) -> bool:
     """Whether a worker is done, or was when it ended."""
     return (control / _DONE / str(pid)).exists()
+
+
+def tell_other_nodes(run_folder: Path, start: str) -> None:
+    """Called by a supervisor: the run is done on a rank of its node.
+
+    Args:
+        run_folder: of the run.
+        start: of the workers, as `signs.start_of` names it.
+
+    Raises:
+        OSError: it cannot be written down.
+    """
+    _told(run_folder, start).touch()
+
+
+def is_done_elsewhere(run_folder: Path, start: str) -> bool:
+    """Whether a supervisor has said that of this start."""
+    return _told(run_folder, start).exists()
+
+
+def _told(run_folder: Path, start: str) -> Path:
+    return outcome_folder(run_folder) / f".done-{start}"
 
 
 def forget(control: Path, pid: int) -> None:

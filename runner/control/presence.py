@@ -18,6 +18,7 @@ from pathlib import Path
 
 from runner.control import farewell
 from runner.control.channel import CONTROL, START_TIMEOUT
+from runner.control.monitors import announce_monitor, withdraw_monitor
 from runner.control.signs import IMPORTS, signs_folder, stacks_file
 
 _PROGRESS = "progress"  # file in the control folder: the newest start of the workers that finished a step
@@ -45,6 +46,7 @@ class Presence:
             return
         self._path = signs_folder(control) / str(os.getpid())
         farewell.forget(control, os.getpid())
+        withdraw_monitor(control)  # of a process that had this number before
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o644)
         self._stacks = os.open(stacks_file(control, os.getpid()), flags | os.O_APPEND, 0o644)
@@ -94,6 +96,16 @@ class Presence:
         text = f"{self._step:0{_WIDTH}d} {told}\n"
         os.pwrite(self._fd, text.encode(), 0)
         os.ftruncate(self._fd, len(text))
+
+    def monitored(self, monitor: int) -> None:
+        """NVRx's monitor process watches this worker from now on, and its supervisor that one."""
+        if self._control is not None:
+            announce_monitor(self._control, monitor)
+
+    def unmonitored(self) -> None:
+        """That process is about to end by itself."""
+        if self._control is not None:
+            withdraw_monitor(self._control)
 
     def step(self, step: int) -> None:
         """`step` is finished."""

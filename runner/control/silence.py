@@ -25,6 +25,7 @@ WAITING = (
     "/torch/distributed/", "/torch/autograd/", "/torch/cuda/", "/runner/train/metrics.py",
     "/runner/recovery/meeting.py", "/runner/recovery/life.py", "/runner/train/data/source.py",
     "/runner/train/connect.py", "/runner/checkpoint/exchange.py",
+    "/nvidia_resiliency_ext/inprocess/store.py",
 )  # fmt: skip
 _OURS = re.compile(r"silent-rank(\d+)-(\d+)\.txt")
 _ANNOUNCED = "silent"  # in the control folder: a file a worker, which names its file for stacks

@@ -13,7 +13,7 @@ from runner.launch.children import kill_descendants
 from runner.launch.place import own_rank
 from runner.launch.printing import print_summary, say
 from runner.launch.run_folder import RunFolder
-from runner.launch.watch.deaths import status_name
+from runner.launch.watch.death import status_name
 from runner.launch.watch.outside import tell_outside_fault
 from runner.launch.watch.roll import Roll
 from runner.ledger.events import LaunchEnded

@@ -62,7 +62,7 @@ def kill_descendants(bound: float = 15.0) -> list[int]:
     """
     began = time.monotonic()
     while True:
-        reap_orphans(None)
+        reap_orphans()
         living = descendants(os.getpid())
         passed = time.monotonic() - began
         if not living or passed > bound:
@@ -82,13 +82,20 @@ def _is_resource_tracker(pid: int) -> bool:
         return False
 
 
-def reap_orphans(own: subprocess.Popen[bytes] | None, *others: subprocess.Popen[bytes]) -> None:
-    """Collect dead children other than the given ones, whose status somebody waits for."""
-    kept = {child.pid for child in (own, *others) if child is not None}
+def reap_orphans(*own: subprocess.Popen[bytes]) -> dict[int, int]:
+    """Collect dead children other than the given ones, for whose status somebody waits.
+
+    Returns:
+        How each ended, by process id: its exit code, negative for a signal.
+    """
+    kept, ended = {child.pid for child in own}, {}
     for pid in children_by_parent().get(os.getpid(), ()):
         if pid not in kept:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+                found, status = os.waitpid(pid, os.WNOHANG)
+                if found:
+                    ended[pid] = os.waitstatus_to_exitcode(status)
+    return ended
 
 
 def kill_stray_orphans(*kept: subprocess.Popen[bytes]) -> list[int]:

@@ -17,7 +17,7 @@ from typing import IO
 from runner.control.channel import START_TIMEOUT, Control
 from runner.launch import children
 from runner.launch.forkserver import SOCKET, ready_file
-from runner.system.process import LONGEST_KILL
+from runner.system.process import LONGEST_KILL, failing_with
 
 _GRACE = 1.0  # seconds until its stacks are written
 
@@ -70,7 +70,8 @@ def fork_server(
 
         def killed() -> int:
             nonlocal known
-            status = 0 if known else server.poll() or 0
+            # The kernel ends its children before this process can wait for it.
+            status = 0 if known else server.poll() or failing_with(server.pid) or 0
             known = known or status < 0
             return min(status, 0)
 

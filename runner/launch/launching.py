@@ -28,20 +28,19 @@ from runner.launch.scratch import scratch_environ
 from runner.launch.signals import StopRequests
 from runner.launch.stale import remove_stale, sign
 from runner.launch.terminal import offer_terminal
-from runner.launch.thaw import Frozen, beside_workers
-from runner.launch.watch.deaths import status_name
+from runner.launch.thaw import LOOK_EVERY, Thaw
 from runner.launch.watch.verdict import Verdict, Watch, conclude, signal_to_launcher
 from runner.launch.watch.watching import Workers
 from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
 from runner.ledger.sinks.live import live_reporting
 from runner.ledger.writer import LedgerWriter
+from runner.recipe import layer_settings
 from runner.recipe.recipe import Recipe
 from runner.system.durable import probe
-from runner.system.process import LONGEST_KILL, process_name
+from runner.system.process import LONGEST_KILL
 
 _POLL = 0.05  # seconds; a dead worker, an outcome or a signal is seen within this time
 _STRAYS_EVERY = 2.0
-_FROZEN_EVERY = 0.5
 _FILE_PATIENCE = (
     60.0  # seconds until another node's file must be seen: NFS keeps listings of folders for so long
 )
@@ -170,7 +169,10 @@ class Launch:
         self._watch = workers.settle(
             status, self._requests.honoured, ended_by, ended_here=self._ends_launcher
         )
-        return conclude(outcomes.outcomes(), self._watch, self._recipe, log)
+        verdict = conclude(outcomes.outcomes(), self._watch, self._recipe, log)
+        if workers.untold not in verdict.message:
+            say(workers.untold)
+        return verdict
 
     def _until_it_ends(
         self,
@@ -188,18 +190,14 @@ class Launch:
         show = follow(log) if self._verbose else None
         over_at: float | None = None
         strays_at = frozen_at = 0.0
-        frozen = Frozen()
+        thaw = Thaw(layer_settings.inprocess(self._recipe))
         while launcher.poll() is None:
             time.sleep(_POLL)
             now = time.monotonic()
             if show is not None:
                 show()
-            killed = beside.killed()  # before its workers are looked at: those end with it
-            if killed:
-                fault = f"the fork server was killed ({status_name(killed)}), and its workers with it"
-                say(fault)
-                workers.outside_fault(fault)
-            workers.look(launcher_killed=(launcher.poll() or 0) < 0 and not self._ends_launcher)
+            killed = (launcher.poll() or 0) < 0 and not self._ends_launcher
+            workers.look(launcher_killed=killed, server_killed=beside.killed)
             if beside.look():
                 say(f"the fork server hung in its imports and was killed (recovery.start_timeout): see {log}")
             if leader.gone_for() > _FAREWELL:
@@ -217,17 +215,18 @@ class Launch:
                 if now > over_at + 2 * _GRACE + LONGEST_KILL:
                     say(f"the launcher (process {launcher.pid}) was killed and does not end: storage hangs?")
                     break
+            own = launcher, *beside.processes
             if now > frozen_at:
-                frozen_at = now + _FROZEN_EVERY
-                starters = [process.pid for process in (launcher, *beside.processes)]
-                beside_ranks = beside_workers(starters, workers.pids())
-                for pid in frozen.wake([self._parent, *beside_ranks]):
-                    say(f"process {pid} ({process_name(pid)}) was stopped (SIGSTOP) and is woken")
+                frozen_at = now + LOOK_EVERY
+                starters = [process.pid for process in own]
+                thaw.look(self._parent, starters, workers.pids(), workers.monitors())
             if now > strays_at:
                 strays_at = now + _STRAYS_EVERY
-                children.kill_stray_orphans(launcher, *beside.processes)
-                children.reap_orphans(launcher, *beside.processes)
+                children.kill_stray_orphans(*own)
+                workers.reaped(children.reap_orphans(*own))
                 self._empty_stacks.remove(now)
+        if by := beside.killed():  # between the last look and now
+            workers.fork_server_killed(by)
         if show is not None:
             show()
 

@@ -52,14 +52,11 @@ class Ending:
 
 def describe(error: BaseException) -> str:
     """Type and message of an error in one line."""
+    if isinstance(error, MonitorGoneError):  # seen by this rank, and no error of it
+        return error.fault
     text = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {text[:500]}" if text else name
-
-
-def monitor_gone(error: MonitorGoneError) -> Ending:
-    """The end of a launch that has lost a rank's monitor."""
-    return Ending(int(error.exit_code), str(error), final=True, launch_over=True)
 
 
 def disk_full(rank: int, step: int, error: OSError, folder: Path) -> Ending:
@@ -142,6 +139,8 @@ class Coroner:
         room on a disk. What is busy may be so again, and the pauses before starts get longer.
         """
         text = "".join(traceback.format_exception(error))
+        if isinstance(error, MonitorGoneError):
+            return self.monitor_gone(error, life)
         if isinstance(error, RunError) and error.exit_code in DECISIVE:
             if (
                 error.exit_code == ExitCode.SAVE_FAILED and life.rank == 0
@@ -173,6 +172,17 @@ class Coroner:
             return Ending(int(ExitCode.NO_PROGRESS), message, final=True, traceback=text)
         self._write(record)
         return Ending(int(ExitCode.CRASHED), where, final=False, consequence=consequence, traceback=text)
+
+    def monitor_gone(self, error: MonitorGoneError, life_or_rank: ProcessLife | int) -> Ending:
+        """This rank's monitor was killed, which ends the launch.
+
+        Args:
+            error: says so.
+            life_or_rank: the life in which that was felt, or the rank where none has begun.
+        """
+        rank, step, attempt = _place(life_or_rank)
+        self._write(FaultRecord("died", rank, step, self._layer, attempt, error.fault))
+        return Ending(int(error.exit_code), str(error), final=True, launch_over=True)
 
     def _record(self, life: ProcessLife, what: str, stacks: str, consequence: bool) -> FaultRecord:
         return FaultRecord(
@@ -231,10 +241,7 @@ class Coroner:
 
     def conclude(self, life_or_rank: ProcessLife | int, ending: Ending) -> None:
         """Write the outcome of this worker process."""
-        if isinstance(life_or_rank, int):
-            rank, step, attempt = life_or_rank, 0, f"{NO_LIFE}{time.time_ns()}"
-        else:
-            rank, step, attempt = life_or_rank.rank, life_or_rank.step, life_or_rank.attempt
+        rank, step, attempt = _place(life_or_rank)
         outcome = Outcome(
             exit_code=ending.exit_code,
             message=ending.message,
@@ -254,6 +261,13 @@ class Coroner:
         ) as error:  # the supervisor sees the process vanish, and its exit status in the launcher's log
             self.silenced = True
             complain(f"what rank {rank} ended with cannot be written: {error}")
+
+
+def _place(life_or_rank: ProcessLife | int) -> tuple[int, int, str]:
+    """Rank, steps finished, and a name of the life, or of there being none."""
+    if isinstance(life_or_rank, int):
+        return life_or_rank, 0, f"{NO_LIFE}{time.time_ns()}"
+    return life_or_rank.rank, life_or_rank.step, life_or_rank.attempt
 
 
 def _dump_flight_recorder(folder: Path, attempt: str, rank: int) -> None:

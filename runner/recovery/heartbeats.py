@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TextIO
 
 from runner.control.silence import announce, remove_if_empty
-from runner.recovery.nvrx import RankMonitorClientError, connect_to_rank_monitor
+from runner.errors import MonitorGoneError
+from runner.recovery.rank_monitor import RankMonitorClientError, connect_to_rank_monitor, send_heartbeat
 from runner.streams import complain
 
 
@@ -83,11 +84,12 @@ class Heartbeats:
                     self._beat()
                 except (
                     RankMonitorClientError,
+                    MonitorGoneError,
                     OSError,
                 ):  # the main thread's own next heartbeat fails as well
                     return
 
     def _beat(self) -> None:
-        self._client.send_heartbeat()
+        send_heartbeat(self._client)
         if self._stacks is not None:
             faulthandler.dump_traceback_later(self._alarm, file=self._stacks)

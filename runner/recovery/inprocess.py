@@ -20,7 +20,7 @@ from runner.ledger.events import TeardownEnded
 from runner.recipe.recovery import CombinedRecovery, InprocessRecovery, InprocessSettings
 from runner.recovery import nvrx
 from runner.recovery.awake import wake_gpu
-from runner.recovery.ending import Ending, Sight, WorkerExit, describe, monitor_gone
+from runner.recovery.ending import Ending, Sight, WorkerExit, describe
 from runner.recovery.heartbeats import Heartbeats
 from runner.recovery.life import Connections
 from runner.recovery.setup import WorkerSetup
@@ -45,6 +45,7 @@ class InprocessLayer:
         self.ending: Ending | None = None
         self._train = train
         self._heartbeats: Heartbeats | None = None
+        self._concluded = False  # all ranks have returned from their last life, and this one has said how it ended
         self._base_attempt = ""
         self._min_world = self.settings.min_world_size or setup.facts.world_size
         self._window = WindowBudget(self.settings.window, "recovery.inprocess.window")
@@ -75,24 +76,37 @@ class InprocessLayer:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - NVRx ends in BaseExceptions of its own; all are judged
-            return self._gave_up(error)
+            if not self._concluded:
+                return self._gave_up(error)
+            assert self.life is not None
+            setup.failed_after_all(self.life, error)
         finally:
             self._close_heartbeats()
         assert self.life is not None
-        if self.ending is None:
-            setup.life_finished(self.life)
-        else:
-            setup.coroner.conclude(self.life, self.ending)
+        if not self._concluded:  # what was raised in the first attempt has been lost in NVRx
+            self.finished()
         setup.leave(self.life)
         return self.ending
+
+    def finished(self) -> None:
+        """All ranks have returned from their life: the run is done, or has stopped. See `wrapped.Layer`."""
+        assert self.life is not None
+        self._close_heartbeats()  # and their alarm, which is followed by that of the end
+        if self.ending is None:
+            self.setup.life_finished(self.life)
+        else:
+            self.setup.coroner.conclude(self.life, self.ending)
+        self._concluded = True
 
     def enter(self, call: nvrx.CallWrapper) -> None:
         """One life, from the pause before it to its end. See `wrapped.Layer`."""
         setup = self.setup
         if self.ending is not None:  # the ranks had agreed to stop, and one of them had a fault after all
             raise nvrx.RestartAbort(self.ending.message)
-        if setup.gpus and call.iteration == 0:
-            wake_gpu(setup.facts.local_rank)
+        if call.iteration == 0:
+            setup.presence.monitored(nvrx.monitor_process(call, before_end=setup.presence.unmonitored))
+            if setup.gpus:
+                wake_gpu(setup.facts.local_rank)
         self._close_heartbeats()
         if self.life is not None:
             setup.ledger.record(TeardownEnded())
@@ -106,7 +120,7 @@ class InprocessLayer:
         try:
             heartbeats = self._heartbeats = setup.open_heartbeats()
         except MonitorGoneError as error:
-            self.ending = monitor_gone(error)
+            self.ending = setup.coroner.monitor_gone(error, setup.facts.rank)
             raise nvrx.RestartAbort(str(error)) from error
         connections = Connections(self._meeting, serve=False, timeout=setup.group_timeout)
         if not self._base_attempt:

@@ -1,4 +1,4 @@
-"""What differs between the NVRx versions that recovery uses (0.4.1 to 0.7). Nothing else here asks for a version."""
+"""In-process restart of NVRx, and what differs in it between 0.4.1 and 0.7. Nothing else here asks for a version."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
-from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
-from nvidia_resiliency_ext.fault_tolerance.data import InitMsg, OkMsg
-from nvidia_resiliency_ext.fault_tolerance.rank_monitor_client import RankMonitorClientError
-from nvidia_resiliency_ext.fault_tolerance.utils import read_obj_from_ipc_socket, write_object_to_ipc_socket
 from nvidia_resiliency_ext.inprocess import (
     CallWrapper,
     Compose,
@@ -25,32 +22,34 @@ from nvidia_resiliency_ext.inprocess import (
 )
 from nvidia_resiliency_ext.inprocess.abort import Abort, AbortTorchDistributed
 from nvidia_resiliency_ext.inprocess.attribution import Interruption, InterruptionRecord
+from nvidia_resiliency_ext.inprocess.completion import Completion
 from nvidia_resiliency_ext.inprocess.exception import RestartAbort
 from nvidia_resiliency_ext.inprocess.health_check import FaultCounter
 from nvidia_resiliency_ext.inprocess.initialize import RetryController
 from nvidia_resiliency_ext.inprocess.monitor_process import MonitorProcess
 from nvidia_resiliency_ext.inprocess.progress_watchdog import ProgressWatchdog, Timestamp
 from nvidia_resiliency_ext.inprocess.rank_assignment import ActivateAllRanks, ShiftRanks
+from nvidia_resiliency_ext.inprocess.store import BarrierTimeout
 from nvidia_resiliency_ext.inprocess.store import TCPStore as _TCPStore
 
-from runner.errors import InputError, MonitorGoneError
+from runner.errors import InputError
 
 __all__ = [
     "Abort",
     "AbortTorchDistributed",
     "ActivateAllRanks",
     "CallWrapper",
+    "Completion",
     "Compose",
     "FaultCounter",
-    "RankMonitorClientError",
     "RestartAbort",
     "RetryController",
     "ShiftRanks",
     "Voucher",
     "WrapperStore",
-    "connect_to_rank_monitor",
     "cupti_manager",
     "make_wrapper",
+    "monitor_process",
     "report_hang",
     "spare_watchdog",
 ]
@@ -66,43 +65,6 @@ def _hidden_local_rank() -> Iterator[None]:
     finally:
         if value is not None:
             os.environ["LOCAL_RANK"] = value
-
-
-ANSWER_TIMEOUT = 60.0  # seconds
-
-
-def connect_to_rank_monitor() -> RankMonitorClient:
-    """A connection to this rank's monitor, which a fault in start-up cannot spoil for the lives to come.
-
-    The monitor outlives the workers. Where it loses two connections in a row that brought no heartbeat, as with two
-    faults before the first step, it counts its rank as given up for good, and refuses heartbeats from then on. So one
-    is sent at once. It would make the timeout of steps hold for the whole start-up: the message that opened the
-    connection, sent once more, makes the monitor wait for a first heartbeat again.
-
-    NVRx up to 0.5 waits for an answer to each heartbeat, for ever where the monitor is frozen. Here the wait has a
-    limit, after which the heartbeat fails; the opening itself has none, and is a part of start-up.
-
-    Raises:
-        MonitorGoneError: nobody listens where the monitor did.
-        RankMonitorClientError: the monitor refuses.
-    """
-    client = RankMonitorClient()
-    try:
-        client.init_workload_monitoring()
-    except (ConnectionRefusedError, FileNotFoundError) as error:
-        raise MonitorGoneError(
-            f"the monitor of rank {os.environ['RANK']} is gone ({error.strerror}), and ft_launcher makes no other; "
-            "the same command resumes the run"
-        ) from error
-    client.rank_monitor_socket.settimeout(ANSWER_TIMEOUT)
-    client.send_heartbeat()
-    opening = InitMsg.__new__(InitMsg)  # its constructor differs between the versions
-    opening.rank_info, opening.iteration, opening.num_warmup_iters = client.rank_info, None, None
-    write_object_to_ipc_socket(opening, client.rank_monitor_socket)
-    reply = read_obj_from_ipc_socket(client.rank_monitor_socket)
-    if not isinstance(reply, OkMsg):
-        raise RankMonitorClientError(f"the rank monitor answered {reply!r} to a second opening")
-    return client
 
 
 def report_hang(call: CallWrapper) -> None:
@@ -187,8 +149,19 @@ def _in_callback(frame: FrameType | None) -> bool:
 _FLUSH_PATIENCE = 2.0  # seconds
 
 
+def monitor_process(call: CallWrapper, *, before_end: Callable[[], None]) -> int:
+    """The process that watches this one, in all of its lives.
+
+    Args:
+        before_end: called when it is no more needed, before it is told so.
+    """
+    call.monitor_process.before_end = before_end
+    return int(call.monitor_process.process_monitor_proc.pid)
+
+
 def _end_monitor(self: Any) -> None:
     """Tell the monitor to end. NVRx waits until its queue is read, for ever where the monitor was killed."""
+    getattr(self, "before_end", lambda: None)()  # there is none where the first life has not begun
     self.should_stop.set()
     self.msg_queue.close()
     feeder = self.msg_queue._thread
@@ -200,19 +173,42 @@ def _end_monitor(self: Any) -> None:
 MonitorProcess.shutdown = _end_monitor
 
 
+_CHUNK = timedelta(milliseconds=100)
+
+
 class WrapperStore(_TCPStore):
     """The store of the wrapper, which connects to it as soon as it has its monitor process.
 
     Args:
         monitored: called then, in this process alone; the monitor process makes a store of its own.
+        parting: the longest that rank 0, which serves the store, waits in its end for the others to leave.
         arguments: NVRx's.
     """
 
-    def __init__(self, *, monitored: tuple[int, Callable[[], None]], **arguments: Any) -> None:
+    def __init__(
+        self, *, monitored: tuple[int, Callable[[], None]], parting: timedelta, **arguments: Any
+    ) -> None:
         process, call = monitored
+        self._parting = parting
         if os.getpid() == process:
             call()
         super().__init__(**arguments)
+
+    def termination_barrier(self, ranks: Iterable[int], rendezvous_count: int, timeout: timedelta) -> None:
+        """Leave.
+
+        NVRx has rank 0 wait for the others without a limit, in one call into native code: where another hangs, its own
+        monitor kills it for that.
+        """
+        # Who has not come by then is not waited for: it is killed, by its own monitor.
+        with contextlib.suppress(BarrierTimeout):
+            self.reentrant_barrier(
+                ranks=ranks,
+                group_name=self.TERMINATION_BARRIER,
+                rendezvous_count=rendezvous_count,
+                timeout=min(timeout, self._parting),
+                timeout_chunk=_CHUNK,
+            )
 
 
 _CHECKS = {

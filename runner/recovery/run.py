@@ -20,7 +20,7 @@ from runner.recipe.derived import uses_gpus
 from runner.recipe.recipe import Recipe
 from runner.recovery.awake import wake_gpu
 from runner.recovery.direct import run_direct
-from runner.recovery.ending import Coroner, Ending, describe, disk_full, monitor_gone
+from runner.recovery.ending import Coroner, Ending, describe, disk_full
 from runner.recovery.ranks import RankFacts
 from runner.recovery.setup import WorkerSetup
 from runner.recovery.start_watch import StartWatch
@@ -92,7 +92,7 @@ def run_with_recovery(
             )
         ending = run_layer(setup, train)
     except MonitorGoneError as error:
-        ending = monitor_gone(error)
+        ending = coroner.monitor_gone(error, facts.rank)
         coroner.conclude(facts.rank, ending)
     except RunError as error:
         ending = Ending(int(error.exit_code), str(error), final=False)

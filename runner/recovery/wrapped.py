@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch.distributed as dist
@@ -27,6 +28,8 @@ from runner.recovery.life import ProcessLife
 from runner.recovery.meeting import Meeting
 from runner.recovery.setup import WorkerSetup
 from runner.recovery.start_watch import StartHangError
+
+_PARTING_MARGIN = timedelta(seconds=1)  # more than a rank takes to be killed that hangs in its end
 
 
 class WrappedLife(ProcessLife):
@@ -86,6 +89,9 @@ class Layer(Protocol):
     def freeze(self) -> None:
         """A fault ends the current life. Called in NVRx's monitor thread, ahead of the abort of collectives."""
 
+    def finished(self) -> None:
+        """All ranks have returned from their life: the run is done, or has stopped as was asked."""
+
     def out_of_budget(self, state: Any) -> None:
         """NVRx's retry controller refuses another life; `state` says why."""
 
@@ -115,6 +121,17 @@ class _Cut(nvrx.Abort):
             return nvrx.AbortTorchDistributed()(state)
         if dist.is_initialized():
             dist.destroy_process_group()
+        return state
+
+
+class _Done(nvrx.Completion):
+    """All ranks have returned: whatever becomes of this one in NVRx's own end changes nothing."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer = layer
+
+    def __call__(self, state: Any) -> Any:
+        self.layer.finished()
         return state
 
 
@@ -161,6 +178,7 @@ def wrap(
         store_factory=nvrx.WrapperStore,
         store_kwargs={
             "monitored": (os.getpid(), setup.presence.started),
+            "parting": s.hard_timeout + s.termination_grace + _PARTING_MARGIN,
             "host_name": meeting.address,
             "port": meeting.port,
             "wait_for_workers": False,
@@ -172,6 +190,7 @@ def wrap(
             min_world_size=min_world,
             min_active_world_size=min_world,
         ),
+        completion=_Done(layer),
         abort=nvrx.Compose(_Cut(layer, gpus=setup.gpus), _Freeze(layer)),
         rank_assignment=nvrx.Compose(nvrx.ActivateAllRanks(), nvrx.ShiftRanks()),
         monitor_thread_interval=s.monitor_interval,

@@ -21,7 +21,7 @@ from runner.control.presence import Presence
 from runner.errors import ExitCode
 from runner.faults.records import read_records
 from runner.launch.watch.roll import Roll
-from runner.launch.watch.verdict import conclude
+from runner.launch.watch.verdict import Watch, conclude
 from runner.launch.watch.watching import Workers
 from runner.ledger.writer import LedgerWriter
 from runner.recipe.recipe import Recipe
@@ -48,11 +48,13 @@ time.sleep(60)
 class Node:
     """The workers of one launch under their supervisor's eyes."""
 
-    def __init__(self, folder: Path, layer: str) -> None:
-        self.folder, self.run, self.log = folder, folder / "run", folder / "launcher.log"
-        self.run.mkdir()
+    def __init__(self, folder: Path, layer: str, run: Path | None = None) -> None:
+        self.folder, self.run, self.log = folder, run or folder / "run", folder / "launcher.log"
+        self.run.mkdir(exist_ok=True)
         self.log.touch()
-        self.recipe = Recipe.model_validate(changed(TINY, {"recovery": {"layer": layer}}))
+        recovery = {"layer": layer, "process_group_timeout": "60s"}
+        nodes = {} if run is None else {"cluster.nodes": 2}
+        self.recipe = Recipe.model_validate(changed(TINY, {"recovery": recovery} | nodes))
         self.outcomes = OutcomeReader(self.run, folder)
         self.ledger = LedgerWriter(self.run, rank=-1, life="launch")
         self.workers = Workers(self.recipe, folder, self.run, self.log, self.outcomes, self.ledger)
@@ -136,6 +138,47 @@ def test_a_rank_that_is_not_done_long_after_another_was_is_killed_and_blamed(
     assert verdict.message.startswith(
         "rank 1 hung at the end of the run: another rank had been done for 0.5 s, and was killed after step 4"
     )
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_rank_is_not_waited_for_long_after_those_of_another_node_were_done(
+    tmp_path: Path, stopped: bool
+) -> None:
+    """With one rank a node, none of its own is left to miss it."""
+    nodes = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        nodes.append(Node(tmp_path / name, "none", tmp_path / "run"))
+    first, second = nodes
+    hangs, ends = first.start(0, "goes on"), second.start(1, "done")
+    if stopped:
+        hangs.send_signal(signal.SIGSTOP)
+        first.workers._ends._frozen = 0.5
+    else:
+        first.workers._ends._bound = 0.5
+    try:
+        first.workers.look()
+        assert hangs.poll() is None
+        second.workers.look()  # tells the others
+        first.look_until(lambda: hangs.poll() == -signal.SIGKILL)
+        verdict = conclude(first.outcomes.outcomes(), first.workers.settle(1, ""), first.recipe, first.log)
+        assert verdict.exit_code == ExitCode.CRASHED
+        frozen = ", frozen (SIGSTOP)" if stopped else ""
+        assert verdict.message.startswith(
+            f"rank 0 hung at the end of the run{frozen}: another rank had been done for 0.5 s, and was killed"
+        )
+        (record,) = read_records(first.run)
+        assert (record.kind, record.rank, record.consequence) == ("hang", 0, False)
+        assert second.workers.launch_can_only_end(), "its launcher would wait for the other for minutes"
+        assert (
+            conclude(second.outcomes.outcomes(), Watch(-15), second.recipe, second.log).message
+            == verdict.message
+        )
+    finally:
+        for it, process in ((first, hangs), (second, ends)):
+            process.kill()
+            process.communicate()
+            it.ledger.close()
 
 
 def test_a_rank_that_hangs_while_it_leaves_with_a_fault_is_killed_and_blamed_for_the_fault(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -161,6 +162,71 @@ def test_a_rank_that_ended_a_launch_is_blamed_though_its_launcher_is_killed_whil
     watch = workers.settle(-signal.SIGKILL, "")
     ledger.close()
     assert watch.outside == ""
+
+
+def test_workers_that_are_seen_to_be_gone_before_their_killed_fork_server_are_not_to_blame(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """The kernel ends them first, and the launcher knows at once how their clients ended."""
+    workers, run, ledger = watched(tmp_path, "none")
+    one = worker(0, 0, "1-a")
+    workers.look()
+    one.kill()
+    one.wait()
+    (tmp_path / "launcher.log").write_text("failed (exitcode: 1) local_rank: 0 (pid: 7)\n")
+    workers.look(server_killed=lambda: -signal.SIGKILL)
+    watch = workers.settle(1, "")
+    ledger.close()
+    says = "the fork server was killed (SIGKILL), and its workers with it"
+    assert (watch.outside, workers.untold) == (says, says)
+    assert [(record.rank, record.what) for record in read_records(run)] == [(-1, says)]
+    assert seen(run) == [FaultSeen("launcher", says)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_rank_whose_monitor_process_was_killed_is_ended_and_that_is_what_is_told(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]], number: signal.Signals
+) -> None:
+    workers, run, ledger = watched(tmp_path, "inprocess")
+    one = worker(0, 1, "1-a-0")
+    with subprocess.Popen(["sleep", "60"]) as monitor:
+        (tmp_path / "monitors").mkdir()
+        (tmp_path / "monitors" / str(one.pid)).write_text(str(monitor.pid))
+        workers.look()
+        assert list(workers.monitors()) == [monitor.pid] and one.poll() is None
+        monitor.send_signal(number)
+        until = time.monotonic() + 20
+        while one.poll() is None:
+            assert time.monotonic() < until
+            workers.look()
+            time.sleep(0.01)
+    write_record(run, FaultRecord("exception", 0, 4, "inprocess", "1-a-0", "RuntimeError: closed", True))
+    watch = workers.settle(1, "")
+    ledger.close()
+    says = f"NVRx's monitor process of rank 1 was killed ({number.name}), which ended the rank"
+    recipe = Recipe.model_validate(changed(TINY, {"output.folder": str(run)}))
+    verdict = conclude([], watch, recipe, tmp_path / "launcher.log")
+    assert verdict.message == f"{says} after step 0; the same command resumes the run"
+    assert f"   died on rank 1 after step 0: {says}\n" in post_mortem(run)
+    assert "faults that happened (1)" in post_mortem(run)
+    assert seen(run) == [FaultSeen("inprocess", f"{says} after step 0")]
+
+
+def test_a_monitor_process_that_has_ended_by_itself_ends_no_rank(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """As the one of a rank whose store went away with rank 0, on another node."""
+    workers, _, ledger = watched(tmp_path, "inprocess")
+    one = worker(0, 1, "1-a-0")
+    monitor = subprocess.Popen(["false"])
+    (tmp_path / "monitors").mkdir()
+    (tmp_path / "monitors" / str(one.pid)).write_text(str(monitor.pid))
+    os.waitid(os.P_PID, monitor.pid, os.WEXITED | os.WNOWAIT)
+    workers.look()
+    ledger.close()
+    with pytest.raises(subprocess.TimeoutExpired):
+        one.wait(0.5)
+    monitor.wait()
 
 
 def test_deaths_after_that_of_the_fork_server_follow_from_it_and_later_ones_do_not(

@@ -397,6 +397,50 @@ def test_a_signal_to_the_launcher_is_no_fault_of_a_rank(supervised, layer, numbe
     assert told[-1] == FaultSeen("launcher", says), "the account names the cause"
 
 
+@pytest.mark.parametrize(("layer", "number"), [
+    ("ft_launcher+inprocess", signal.SIGKILL),
+    slow("inprocess", signal.SIGKILL),
+    slow("inprocess", signal.SIGSTOP),
+    slow("ft_launcher+inprocess", signal.SIGSTOP),
+])  # fmt: skip
+@pytest.mark.parametrize("rank", [1, slow(0)])
+def test_a_monitor_process_of_nvrx_that_is_killed_or_stopped_is_named_and_mended(
+    supervised, temporary, layer, number, rank
+):
+    killed = number == signal.SIGKILL
+    run = supervised(
+        layer,
+        env={"TINY_STEP": "0.2" if killed else "0.5", "TMPDIR": str(temporary)},
+        steps=12 if killed else 20,
+    )
+    run.until((run.run / "state.json").exists)
+    (worker,) = [
+        path.read_text() for path in (run.run / "lives").iterdir() if path.name.endswith(f"rank{rank}")
+    ]
+    (file,) = temporary.glob(f"nvrx-run-*/monitors/{worker}")
+    monitor = int(file.read_text())
+    os.kill(monitor, number)
+    code, _, err = run.wait()
+    says = f"NVRx's monitor process of rank {rank} was killed (SIGKILL), which ended the rank"
+    if not killed:
+        assert code == 0 and f"NVRx's monitor process of rank {rank} (process {monitor})" in err, err
+        assert "was stopped (SIGSTOP) and is woken" in err
+        assert post_mortem(run.run) == "faults that happened: none"
+        return
+    (cause,) = [record for record in read_records(run.run) if not record.consequence]
+    assert (cause.kind, cause.rank, cause.what) == ("died", rank, says)
+    told = [
+        r.event.reason for r in read_run(run.run).records if isinstance(r.event, FaultSeen) and r.rank < 0
+    ]
+    assert told == [f"{says} after step {cause.step}"], "the account names the cause"
+    if layer == "inprocess":
+        assert code == 1 and f"nvrx-run: {told[0]}; the same command resumes the run\n" in err, err
+        assert supervised(layer).wait()[0] == 0
+    else:
+        assert code == 0 and f"nvrx-run: {told[0]}; restart 1 of " in err, err
+    assert (run.run / "state.json").read_text() == str(expected())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_killed_fork_server_is_no_fault_of_a_rank(supervised, layer):
@@ -414,6 +458,10 @@ def test_a_killed_fork_server_is_no_fault_of_a_rank(supervised, layer):
         assert code == 1 and f"nvrx-run: {says}; the same command resumes the run\n" in err, err
         assert not re.search(r"rank \d", err)
         assert supervised(layer).wait()[0] == 0
+    assert err.count("the fork server was killed") == 1
+    assert [(record.rank, record.what) for record in read_records(run.run) if record.kind == "died"] == [
+        (-1, says)
+    ]
     assert "faults that happened (1)\n" in post_mortem(run.run)
     assert f"   {says} after step" in post_mortem(run.run)
     told = [r.event for r in read_run(run.run).records if isinstance(r.event, FaultSeen) and r.rank < 0]
@@ -477,11 +525,52 @@ def test_a_killed_monitor_ends_the_launch_that_makes_no_other_and_the_same_comma
     code, _, err = run.wait()
     assert code == 1, err
     assert re.search(
-        r"^nvrx-run: the monitor of rank \d is gone \(Connection refused\)", err, re.MULTILINE
+        r"^nvrx-run: the monitor of rank \d is gone, and ft_launcher makes no other", err, re.MULTILINE
     ), err
     assert time.monotonic() - began < 30
+    said = post_mortem(run.run)
+    assert "faults that happened (1)\n" in said and re.search(
+        r"   died on rank \d .*: the monitor of rank \d", said
+    )
     assert supervised(layer).wait()[0] == 0
     assert (run.run / "state.json").read_text() == str(expected())
+
+
+@pytest.mark.parametrize("layer", ["inprocess", slow("ft_launcher+inprocess")])
+@pytest.mark.parametrize("rank", [1, slow(0)])
+@pytest.mark.parametrize("what", ["stuck", slow("frozen")])
+def test_a_rank_that_hangs_in_the_end_of_nvrxs_wrapper_alone_is_named_and_the_run_is_done(
+    supervised, layer, rank, what
+):
+    run = supervised(layer)
+    run.run.mkdir()
+    (run.run / f"end-{rank}").write_text(what)
+    code, _, err = run.wait()
+    assert code == 0, err
+    died = r"nvrx-run: rank (\d) died \((SIGTERM|SIGKILL)\) in its own end; the run is done on it"
+    named = [int(line[1]) for line in map(re.compile(died).match, err.splitlines()) if line]
+    assert set(named) <= {rank} and (named or "was stopped (SIGSTOP) and is woken" in err), err
+    assert read_records(run.run) == []
+    assert (run.run / "state.json").read_text() == str(expected())
+    assert (run.run / "finished.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("what", ["returns-frozen", "returns-stuck"])
+def test_a_rank_that_hangs_before_all_have_returned_is_blamed_and_not_who_waits_for_it(
+    supervised, rank, what
+):
+    run = supervised("inprocess")
+    run.run.mkdir()
+    (run.run / f"end-{rank}").write_text(what)
+    code, _, err = run.wait()
+    assert code == 1 and re.search(
+        rf"^nvrx-run: rank {rank} .*the same command resumes", err, re.MULTILINE
+    ), err
+    assert f"   hang on rank {rank} after step 12" in post_mortem(run.run)
+    (run.run / f"end-{rank}").unlink()
+    assert supervised("inprocess").wait()[0] == 0
 
 
 @pytest.mark.parametrize("layer", ["ft_launcher", *map(slow, ["none", "inprocess", "ft_launcher+inprocess"])])

@@ -11,7 +11,7 @@ from runner.control.outcome import Outcome
 from runner.control.signs import WorkerSign
 from runner.errors import ExitCode
 from runner.faults.records import FaultRecord, write_record
-from runner.launch.watch.deaths import Death
+from runner.launch.watch.death import Death
 from runner.launch.watch.verdict import MEETING_OVER, Watch, conclude, ended_launcher, signal_to_launcher
 from runner.recipe.load import load_recipe
 

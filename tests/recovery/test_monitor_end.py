@@ -16,7 +16,8 @@ from nvidia_resiliency_ext.fault_tolerance.config import FaultToleranceConfig
 from nvidia_resiliency_ext.fault_tolerance.rank_monitor_client import RankMonitorClientError
 from nvidia_resiliency_ext.fault_tolerance.rank_monitor_server import RankMonitorServer
 
-from runner.recovery import nvrx
+from runner.errors import MonitorGoneError
+from runner.recovery import nvrx, rank_monitor
 
 
 def test_a_rank_does_not_wait_for_a_monitor_that_was_killed():
@@ -32,21 +33,28 @@ def test_a_rank_does_not_wait_for_a_monitor_that_was_killed():
 
 def beat(pipe: Any) -> None:
     """A rank: connects, waits for a word, and tells what became of its next heartbeat."""
-    client = nvrx.connect_to_rank_monitor()
+    client = rank_monitor.connect_to_rank_monitor()
     pipe.send("connected")
     pipe.recv()
     try:
-        client.send_heartbeat()
-    except RankMonitorClientError as error:
+        rank_monitor.send_heartbeat(client)
+    except (RankMonitorClientError, MonitorGoneError) as error:
         pipe.send(str(error))
     else:
         pipe.send("answered")
 
 
-def test_a_heartbeat_that_a_frozen_monitor_does_not_answer_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (signal.SIGSTOP, "could not send the heartbeat"),
+        (signal.SIGKILL, "the monitor of rank 0 is gone, and ft_launcher makes no other"),
+    ],
+)
+def test_a_heartbeat_to_a_monitor_that_is_frozen_or_gone_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, says: str
 ) -> None:
-    """Of ft_launcher up to 0.5; a frozen monitor kills nobody, and its rank would hang for ever."""
+    """A frozen monitor of ft_launcher up to 0.5 kills nobody, and its rank would hang for ever."""
     path = str(tmp_path / "monitor")
     for name, value in {
         "RANK": "0",
@@ -55,7 +63,7 @@ def test_a_heartbeat_that_a_frozen_monitor_does_not_answer_is_an_error(
         "FT_RANK_MONITOR_IPC_SOCKET": path,
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(nvrx, "ANSWER_TIMEOUT", 1.0)
+    monkeypatch.setattr(rank_monitor, "ANSWER_TIMEOUT", 1.0)
     fork = multiprocessing.get_context("fork")
     cfg = FaultToleranceConfig(initial_rank_heartbeat_timeout=None, rank_heartbeat_timeout=None)
     monitor = RankMonitorServer.run_in_subprocess(cfg, path, mp_ctx=fork)
@@ -64,10 +72,10 @@ def test_a_heartbeat_that_a_frozen_monitor_does_not_answer_is_an_error(
     rank.start()
     try:
         assert ours.poll(30) and ours.recv() == "connected"
-        os.kill(monitor.pid, signal.SIGSTOP)
+        os.kill(monitor.pid, number)
         ours.send("go on")
         assert ours.poll(30), "it waits for ever"
-        assert "could not send the heartbeat" in ours.recv()
+        assert says in ours.recv()
     finally:
         for process in (rank, monitor):
             process.kill()

@@ -89,9 +89,32 @@ def stop_monitor(folder: Path) -> None:
     monitor_process.daemonize_fn = stopped
 
 
+def hang(how: str) -> None:
+    """`frozen`, or `stuck` in native code."""
+    os.kill(os.getpid(), signal.SIGSTOP) if how == "frozen" else ctypes.CDLL(None).sleep(600)
+
+
 def end_badly(what: str) -> None:
-    """After a run that is done: `leave` hangs in the end of the process group, the others in a hook at exit."""
-    if what == "leave":
+    """After a run that is done: `leave` hangs in the end of the process group, the others in a hook at exit.
+
+    In NVRx's wrapper: `frozen` or `stuck` when all ranks have returned, `returns-frozen` and `returns-stuck` when this
+    one has.
+    """
+    if what in ("frozen", "stuck"):
+        from nvidia_resiliency_ext.inprocess.wrap import CallWrapper
+
+        end = CallWrapper.shutdown
+
+        def shutdown(call) -> None:
+            hang(what)
+            end(call)
+
+        CallWrapper.shutdown = shutdown
+    elif what.startswith("returns-"):
+        from nvidia_resiliency_ext.inprocess.store import PrefixStore
+
+        PrefixStore.record_completed = lambda store: hang(what.removeprefix("returns-"))
+    elif what == "leave":
         dist.destroy_process_group = lambda: time.sleep(600)
     elif what == "hang":
         atexit.register(time.sleep, 600)
@@ -152,6 +175,7 @@ def main() -> None:
                     time.sleep(float(os.environ.get("TINY_BEHIND", "0")))
                 raise RunError(f"stopped after step {step}", ExitCode.PREEMPTED)
             time.sleep(float(os.environ.get("TINY_STEP", "0.01")))
+        fire(folder, recipe.training.steps + 1, life.rank)
 
     run_with_recovery(recipe, train, ledger, structlog.get_logger())
 

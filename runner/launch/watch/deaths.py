@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.control.outcome import NO_LIFE, TIMED_OUT, Outcome
@@ -13,8 +12,10 @@ from runner.control.signs import WorkerSign, start_of
 from runner.control.silence import Silent, hung_ranks
 from runner.faults.records import FaultRecord, records_of, write_record
 from runner.launch.forkserver import how_ended
+from runner.launch.watch.death import Death, status_name
 from runner.launch.watch.overdue import Overdue
 from runner.launch.watch.stopped import StoppedWorkers
+from runner.launch.watch.unwatched import Unwatched
 from runner.streams import complain
 
 _PATIENCE = 2.0  # seconds until the launcher must have said how a worker ended
@@ -23,51 +24,6 @@ _POLL = 0.01
 SAME_MOMENT = 2.0  # seconds: of what is seen to end within it, one may have ended because of the other
 _CLOSED = signal.SIGTERM.name  # what launchers end the peers of a dead worker with
 _SAME_DEATH = 3  # a worker that dies so often after the same step is not mended by another start
-
-
-@dataclass
-class Death:
-    """One worker's end.
-
-    Attributes:
-        sign: the last that it said.
-        rank: whose fault it was: the dead one's own, or that of another which hung.
-        hung: that rank kept the others waiting until they gave up, or the launcher did; it did not end by itself.
-        waited_for_data: that rank hung because a data worker of it gave nothing.
-        status: `SIGKILL`, `exit code 1`; empty while, or where, the launcher does not say.
-        frozen: it was stopped (SIGSTOP), and so was the rank.
-        lasted: seconds from when that rank was stopped to its end; 0 where it is not known.
-        overdue: what it hung in, where it was killed because its start took too long.
-        consequence: its launcher ended it because of a fault on another node, or it ended with what it hangs on.
-    """
-
-    sign: WorkerSign
-    seen: float
-    said_before: int
-    rank: int
-    hung: bool
-    waited_for_data: bool = False
-    status: str = ""
-    recorded: bool = False
-    frozen: bool = False
-    lasted: float = 0.0
-    overdue: Overdue | None = None
-    consequence: bool = False
-
-    def __str__(self) -> str:
-        if self.overdue is not None:
-            return f"rank {self.rank} hung {self.overdue}, and was killed"
-        if self.frozen:
-            return f"rank {self.rank} was frozen (SIGSTOP), and was killed"
-        if self.hung:
-            why = ", waiting for a data worker," if self.waited_for_data else ","
-            return f"rank {self.rank} hung{why} and was stopped"
-        return f"rank {self.rank} died" + (f" ({self.status})" if self.status else "")
-
-    @property
-    def account(self) -> str:
-        """What it was and when, in one line."""
-        return f"{self} after step {self.sign.step}"
 
 
 class Deaths:
@@ -153,6 +109,13 @@ class Deaths:
         self.all.append(death)
         return death
 
+    def add_unwatched(self, unwatched: Unwatched) -> Death:
+        """A worker was killed because its monitor had been."""
+        sign = unwatched.sign
+        death = Death(sign, time.time(), self._before(sign), sign.rank, False, unwatched=unwatched.signal)
+        self.all.append(death)
+        return death
+
     def _before(self, sign: WorkerSign) -> int:
         before = self._said_before.get(sign.pid)
         return len(self._said(sign.local_rank)) if before is None else before
@@ -190,6 +153,8 @@ class Deaths:
                 death.status == _CLOSED and not self._alone
             )
             sign = death.sign
+            if self.excused(death):  # the record of what it hung on says all
+                continue
             hung = self._hung_ranks(death)
             if hung:
                 death.hung, death.rank, death.waited_for_data = True, hung[0].rank, hung[0].waited_for_data
@@ -211,6 +176,8 @@ class Deaths:
         """Ranks for whose silence it was killed; nobody where it was not. Of a stopped one it is known since when."""
         if death.overdue is not None:
             return [Silent(death.rank, death.overdue.stacks)]
+        if death.unwatched:
+            return []
         killed = death.status in ("SIGKILL", _CLOSED, "")
         stop = self._stopped.to_blame(death.sign, death.seen) if killed and self._stopped else None
         # The launcher kills a silent rank, and says so only when it has taken down the others.
@@ -282,13 +249,3 @@ def said_in(log: Path) -> bytes:
         return log.read_bytes()
     except FileNotFoundError:
         return b""
-
-
-def status_name(code: int) -> str:
-    """How a process ended that returned `code`, negative for a signal."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

@@ -33,12 +33,14 @@ class Overdue:
     Attributes:
         sign: the last that it said.
         stacks: of its threads; empty where it was frozen, or where nothing made it write them.
-        behind: seconds for which another rank of its node had been done, where it was not and should have been; else 0.
+        behind: seconds for which another rank had been done, where it was not and should have been; else 0.
+        stopped: whether it had been stopped (SIGSTOP) then.
     """
 
     sign: WorkerSign
     stacks: str
     behind: float = 0.0
+    stopped: bool = False
 
     @property
     def leaves(self) -> bool:
@@ -47,7 +49,8 @@ class Overdue:
 
     def __str__(self) -> str:
         if self.behind:
-            return f"at the end of the run: another rank had been done for {self.behind:g} s"
+            frozen = ", frozen (SIGSTOP)" if self.stopped else ""
+            return f"at the end of the run{frozen}: another rank had been done for {self.behind:g} s"
         if self.leaves:
             frozen = "" if self.stacks else ", frozen"
             return f"in its own end: not gone after {self.sign.longest:g} s (recovery.start_timeout){frozen}"

@@ -9,7 +9,8 @@ from pathlib import Path
 from runner.control.outcome import DECISIVE, Outcome, decide
 from runner.errors import ExitCode
 from runner.faults.records import cause_of, records_of
-from runner.launch.watch.deaths import Death, said_in, status_name
+from runner.launch.watch.death import Death, status_name
+from runner.launch.watch.deaths import said_in
 from runner.recipe.recipe import Recipe
 
 # What launchers say that wanted to join a rendezvous which then ended.

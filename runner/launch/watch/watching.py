@@ -6,18 +6,22 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from runner.control.outcome import Outcome, OutcomeReader
+from runner.control.outcome import Outcome, OutcomeReader, write_outcome
+from runner.control.signs import WorkerSign
 from runner.errors import ExitCode
 from runner.launch.budget import WindowBudget
 from runner.launch.printing import say
-from runner.launch.watch.deaths import SAME_MOMENT, Death, Deaths
+from runner.launch.watch.death import Death, status_name
+from runner.launch.watch.deaths import SAME_MOMENT, Deaths
 from runner.launch.watch.ends import Ends
 from runner.launch.watch.outside import tell_outside_fault
 from runner.launch.watch.overdue import OverdueWorkers
 from runner.launch.watch.roll import Roll
 from runner.launch.watch.stopped import StoppedWorkers
+from runner.launch.watch.unwatched import UnwatchedWorkers
 from runner.launch.watch.verdict import Watch, ended_launcher, killed_launcher, why_again
 from runner.ledger.events import FaultSeen
 from runner.ledger.writer import LedgerWriter
@@ -39,6 +43,9 @@ class Workers:
         log: what the launcher prints; it knows how its children ended.
         outcomes: what workers say that they ended with.
         ledger: told of faults.
+
+    Attributes:
+        untold: what was killed that the workers hung on, and no line to the user has named yet; or nothing.
     """
 
     def __init__(
@@ -56,8 +63,9 @@ class Workers:
         silence = launcher.rank_heartbeat_timeout.total_seconds() if launcher else 0.0
         self._roll = Roll(control)
         self._overdue = OverdueWorkers(self._roll, control)
+        self._unwatched = UnwatchedWorkers(self._roll, control)
         self._stopped = StoppedWorkers(control, _least_stop(recipe))
-        alone = recipe.cluster.nodes == 1
+        alone = self._alone = recipe.cluster.nodes == 1
         self._deaths = Deaths(
             log, run_folder, self._layer, silence, control, alone=alone, stopped=self._stopped
         )
@@ -67,18 +75,21 @@ class Workers:
             run_folder,
             self._layer,
             recipe.recovery.start_timeout.total_seconds(),
+            frozen=recipe.recovery.process_group_timeout.total_seconds(),
+            alone=alone,
         )
         self._window = WindowBudget(launcher.window if launcher else None, "recovery.ft_launcher.window")
         self._outcomes, self._ledger, self._run_folder = outcomes, ledger, run_folder
-        self._outside = ""
+        self._outside = self.untold = ""
         self._restarts = self._told = 0
         self._hopeless = self._window_spent = ""
 
-    def look(self, *, launcher_killed: bool = False) -> None:
+    def look(self, *, launcher_killed: bool = False, server_killed: Callable[[], int] = lambda: 0) -> None:
         """Take in what has happened since the last look; kill what is frozen and cannot be ended otherwise.
 
         Args:
             launcher_killed: a signal has ended the launcher. Workers die with it: that is no fault of theirs.
+            server_killed: says, once, by which signal somebody has ended the fork server, negative; likewise.
         """
         deaths = self._deaths
         self._stopped.look(self._roll.signs(), time.time())
@@ -91,10 +102,17 @@ class Workers:
         if launcher_killed:
             deaths.excuse({sign.pid for sign in gone})
             gone = []
+        # Asked when it is known who is gone: the server ends first, and a moment later the kernel ends its workers.
+        if by := server_killed():
+            deaths.excuse({sign.pid for sign in gone})
+            self.fork_server_killed(by)
         found = [deaths.add(sign, self._outcomes.outcomes()) for sign in gone]
         overdue = self._overdue.kill(time.monotonic())
         found += [deaths.add_overdue(one) for one in overdue if not self._ends.took_too_long(one)]
-        found += [deaths.add_overdue(one) for one in self._ends.behind(time.monotonic())]
+        found += [deaths.add_unwatched(one) for one in self._unwatched.kill()]
+        behind = [deaths.add_overdue(one) for one in self._ends.behind(time.monotonic())]
+        self._tell_other_nodes(behind)
+        found += behind
         for death in found:
             if death is not None:
                 self._end_peers(death)
@@ -107,9 +125,31 @@ class Workers:
             self._window_spent = self._window_spent or self._window.spent(time.monotonic())
         self._tell_restarts()
 
+    def _tell_other_nodes(self, behind: list[Death]) -> None:
+        """Say that the run has failed where all others are done: no rank is left that would, and launchers wait."""
+        if self._alone or self._launcher is not None:
+            return
+        for death in behind:
+            sign = death.sign
+            outcome = Outcome(
+                int(ExitCode.CRASHED), death.account, sign.rank, sign.step, sign.attempt, sign.restart
+            )
+            try:
+                write_outcome(self._run_folder, outcome)
+            except OSError as error:  # known here; there it takes until the launcher gives up
+                say(f"other nodes are not told of that: {error.filename}: {error.strerror}")
+
     def pids(self) -> set[int]:
         """Processes that have signed as workers, and not left."""
         return self._roll.pids()
+
+    def monitors(self) -> dict[int, WorkerSign]:
+        """NVRx's monitor processes of workers that have signed, and not left: by process id, the worker."""
+        return self._unwatched.monitors()
+
+    def reaped(self, ended: Mapping[int, int]) -> None:
+        """Take in how orphans of this launch ended: by process id, an exit code or, negative, a signal."""
+        self._unwatched.reaped(ended)
 
     def launch_can_only_end(self) -> bool:
         """Whatever its launcher waits for: a stopped worker hears no SIGTERM."""
@@ -123,6 +163,11 @@ class Workers:
             return True
         mended = self._launcher is not None
         return not mended and (bool(self._deaths.all) or any(outcome.exit_code for outcome in outcomes))
+
+    def fork_server_killed(self, by: int) -> None:
+        """Somebody has ended the fork server, by a signal: negative."""
+        self.untold = f"the fork server was killed ({status_name(by)}), and its workers with it"
+        self.outside_fault(self.untold)
 
     def outside_fault(self, what: str) -> None:
         """Something was killed that the workers hang on: what they say or how they end now is no fault of theirs."""
@@ -205,6 +250,7 @@ class Workers:
                 self._deaths.excused(death) for death in self._deaths.all if death.sign.restart == self._told
             )
             outside = self._outside if excused else ""
+            self.untold = "" if excused else self.untold
             what = why_again(self._outcomes.outcomes(), self._deaths.all, self._told, outside)
             self._told += 1
             budget = f" of {self._launcher.max_restarts}" if self._launcher is not None else ""
