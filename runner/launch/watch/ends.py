@@ -82,9 +82,11 @@ class Ends:
     def _another_done(self, now: float) -> bool:
         """Whether the run is done on a rank of this node, or of another in the same start."""
         here = self._roll.any_done
+        if self._alone:
+            return here
         latest = self._roll.latest()
         start = start_of(latest.attempt) if latest is not None else ""
-        if not self._alone and start and now >= self._asked:
+        if start and now >= self._asked:
             self._asked = now + _ASK_EVERY
             if here:
                 self._tell(start)

@@ -11,6 +11,7 @@ from runner.errors import ExitCode
 from runner.faults.records import cause_of, records_of
 from runner.launch.watch.death import Death, status_name
 from runner.launch.watch.deaths import said_in
+from runner.recipe import layer_settings
 from runner.recipe.recipe import Recipe
 
 # What launchers say that wanted to join a rendezvous which then ended.
@@ -76,7 +77,9 @@ def conclude(outcomes: list[Outcome], watch: Watch, recipe: Recipe, log: Path) -
     done = said or (watch.all_done and recipe.cluster.nodes == 1)
     if done and (watch.launcher_status == 0 or watch.all_done):
         return Verdict(int(ExitCode.DONE), "finished")
-    if watch.launcher_status == 0:
+    # A launcher whose workers are done ends well, though it has waited for that of a node where one has failed.
+    failed = chosen is not None and chosen.exit_code and layer_settings.ft_launcher(recipe) is None
+    if watch.launcher_status == 0 and not failed:
         return Verdict(int(ExitCode.CRASHED), "the workers ended without an error before the run was done")
     what = _cause(chosen, watch)
     if what is None:
