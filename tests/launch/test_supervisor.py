@@ -410,7 +410,7 @@ def test_a_monitor_process_of_nvrx_that_is_killed_or_stopped_is_named_and_mended
     killed = number == signal.SIGKILL
     run = supervised(
         layer,
-        env={"TINY_STEP": "0.2" if killed else "0.5", "TMPDIR": str(temporary)},
+        env={"TINY_STEP": "0.3" if killed else "0.5", "TMPDIR": str(temporary)},
         steps=12 if killed else 20,
     )
     run.until((run.run / "state.json").exists)
