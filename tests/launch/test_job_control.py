@@ -51,7 +51,7 @@ def test_a_command_that_is_stopped_at_its_terminal_neither_holds_up_the_run_nor_
 ) -> None:
     scripts, recipe, state = make_scripts(tmp_path), tmp_path / "recipe.yaml", tmp_path / "run" / "state.json"
     recipe.write_text(recipe_text(tmp_path, "inprocess"))
-    terminal = Terminal(tmp_path, TINY_STEP="0.2", TINY_FREEZE_COMMAND="1")
+    terminal = Terminal(tmp_path, TINY_STEP="0.5", TINY_FREEZE_COMMAND="1")
     try:
         terminal.until(lambda: "ready> " in terminal.seen)
         drive = Path(__file__).parent / "drive.py"
