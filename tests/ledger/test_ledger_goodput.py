@@ -327,7 +327,8 @@ def test_a_run_that_goes_on_ends_with_its_last_finished_step() -> None:
     assert goodput.going_on and goodput.wall == 3 * NS and goodput.training == pytest.approx(2 / 3)
 
 
-def test_a_refused_command_changes_nothing_of_the_account() -> None:
+@pytest.mark.parametrize("code", [2, 10])
+def test_a_refused_command_changes_nothing_of_the_account(code: int) -> None:
     lab = Lab()
     lab.launch()
     lab.begin("1", 0, startup=1, load=0)
@@ -338,8 +339,8 @@ def test_a_refused_command_changes_nothing_of_the_account() -> None:
     lab.wait(60)
     lab.launch()
     lab.begin("2", 1, startup=5, load=0)
-    lab.all(LifeEnded("refused", 2, "training.steps: 1 is below the step that the run has reached"))
-    lab.launched(2)
+    lab.all(LifeEnded("refused", code, "training.steps: 1 is below the step that the run has reached"))
+    lab.launched(code)
     assert account(merge(lab.items)) == before
 
 
