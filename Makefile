@@ -41,10 +41,12 @@ $(VENV)/.python:
 	touch $@
 
 $(VENV)/.train: $(VENV)/.python pyproject.toml constraints.txt
+	@echo 'Installing torch, NVRx and what they need into $(VENV): a few minutes without output'
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.train
+	@echo 'Installing what the tests need into $(VENV): minutes without output'
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,report,live,dev]'
 	touch $@
 

@@ -183,8 +183,9 @@ def _run(args: argparse.Namespace) -> int:
 
 def _refuse_for_this_machine(args: argparse.Namespace, loaded: LoadedRecipe) -> None:
     from runner.launch.place import visible_gpus
-    from runner.recipe.installed import installed_nccl, installed_problem, rank_problems
+    from runner.recipe.installed import installed_nccl, installed_problem, rank_problems, require_training
 
+    require_training()
     problem = installed_problem(loaded.recipe, installed_nccl())
     if problem is not None:
         raise RunError(f"{loaded.path}: {problem}", ExitCode.BAD_RECIPE)
@@ -329,6 +330,9 @@ def _from_here(loaded: LoadedRecipe) -> Recipe:
 
 def _export(args: argparse.Namespace) -> int:
     loaded = _load(args)
+    from runner.recipe.installed import require_training
+
+    require_training()
     from runner.train.export import export
 
     return export(loaded.recipe, args.step, args.output)

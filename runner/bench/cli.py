@@ -21,6 +21,7 @@ from runner.bench.suite import OWN, Suite, load_suite
 from runner.errors import ExitCode, InputError, RunError, in_another_locale, no_room, storage_error
 from runner.launch.signals import put_back
 from runner.recipe import render
+from runner.recipe.installed import require_training
 from runner.recipe.problems import Problem
 from runner.recipe.words import close_matches
 from runner.report.summary import seconds, table
@@ -103,6 +104,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         for problem, names in doubts.items():
             write_out(f"\ncell {names[0]}{_others(len(names) - 1)}:\n{render.text([problem])}\n")
         return ExitCode.DONE
+    require_training()  # else each cell would find out by itself, time and again
     with _alone(out):
         results = [
             _one(

@@ -66,7 +66,7 @@ def _named(recipe: Recipe, fingerprint: str) -> Names:
 
 
 def _objects(kubernetes: KubernetesSection, names: Names, mounted: str) -> list[dict[str, Any]]:
-    objects, labels = shared_objects(kubernetes, names, mounted)
+    objects, labels = shared_objects(kubernetes, names, mounted, "data")
     return patched([*objects, _job(kubernetes, names, labels)], kubernetes, skip=("Job", "Service"))
 
 

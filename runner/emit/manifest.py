@@ -14,7 +14,15 @@ from runner.emit.checks import check_objects
 from runner.emit.findings import Finding, ManifestErrors
 from runner.emit.job import job, service
 from runner.emit.launcher import launcher_argv
-from runner.emit.names import COMMAND_ANNOTATION, RECIPE_FILE, RECIPE_FOLDER, RUN_LABEL, Names, make_names
+from runner.emit.names import (
+    COMMAND_ANNOTATION,
+    PART_LABEL,
+    RECIPE_FILE,
+    RECIPE_FOLDER,
+    RUN_LABEL,
+    Names,
+    make_names,
+)
 from runner.emit.nvrx_versions import NEWEST
 from runner.emit.patch import apply_patch
 from runner.emit.recipe_text import recipe_text
@@ -76,7 +84,7 @@ def kubernetes_section(recipe: Recipe) -> KubernetesSection:
 def _objects(
     recipe: Recipe, kubernetes: KubernetesSection, names: Names, size: PodSize, mounted: str
 ) -> list[dict[str, Any]]:
-    objects, labels = shared_objects(kubernetes, names, mounted)
+    objects, labels = shared_objects(kubernetes, names, mounted, "train")
     command = {COMMAND_ANNOTATION: _command(recipe, names)}
     objects += [
         service(recipe, kubernetes, names, labels),
@@ -86,9 +94,14 @@ def _objects(
 
 
 def shared_objects(
-    kubernetes: KubernetesSection, names: Names, mounted: str
+    kubernetes: KubernetesSection, names: Names, mounted: str, part: str
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """What every Job of a run stands on, the recipe's text `mounted` included, and the labels of all its objects."""
+    """What every Job of a run stands on, the recipe's text `mounted` included, and the labels of its own objects.
+
+    Args:
+        part: tells the Jobs of a run apart, `train` or `data`. What they share does not have it as a label: each
+            would take it for its own.
+    """
     labels = dict(kubernetes.labels) | {
         "app.kubernetes.io/name": "nvrx-run",
         "app.kubernetes.io/instance": names.run,
@@ -99,6 +112,7 @@ def shared_objects(
         objects += fsx_objects(kubernetes.storage, kubernetes, names, labels)
     if kubernetes.service_account is None:
         objects.append(service_account(kubernetes, names, labels))
+    labels = labels | {PART_LABEL: part}
     return [*objects, recipe_map(mounted, kubernetes, names, labels)], labels
 
 
@@ -174,5 +188,6 @@ def _header(recipe: Recipe, objects: Sequence[dict[str, Any]]) -> str:
         f"# Start:  kubectl apply -f FILE\n"
         f"# Stop:   kubectl {where}delete job,service,configmap -l {RUN_LABEL}={make_names(recipe, '').run}\n"
         f"{removal(objects)}"
-        f"# A changed recipe makes a Job of another name: stop the former one first, or both write to one folder.\n"
+        "# A changed recipe makes a Job of another name. Stop the former one first: it holds the run's folder, and\n"
+        "# the new one's pods wait for it and fail (where the storage's locks span nodes; elsewhere both write).\n"
     )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 LEADER = "NVRX_RUN_LEADER"  # environment: name of node 0, as the other nodes resolve it
 JOB = "NVRX_RUN_JOB"  # environment: name of this job, which keeps the rendezvous of different jobs apart
 RUN_LABEL = "nvrx-run/run"
+PART_LABEL = "nvrx-run/part"  # `train` or `data`: a finished data job stays for a week beside the run
 COMMAND_ANNOTATION = "nvrx-run/launcher-command"
 JOB_LABEL = "batch.kubernetes.io/job-name"
 RECIPE_FOLDER = "/etc/nvrx"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.errors import InputError
 from runner.recipe.checks.versions import nccl_aborts_badly
 from runner.recipe.derived import node_shape, processes_per_node
 from runner.recipe.layer_settings import inprocess
@@ -19,6 +21,30 @@ if TYPE_CHECKING:
 
 _RANKS = "cluster.processes_per_node"
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+
+
+_TRAINING = {  # distribution -> module: what every run imports, whatever its recipe
+    "torch": "torch",
+    "nvidia-resiliency-ext": "nvidia_resiliency_ext",
+    "transformers": "transformers",
+    "numpy": "numpy",
+    "structlog": "structlog",
+    "xxhash": "xxhash",
+}
+
+
+def require_training() -> None:
+    """Refuse what needs the packages of `[train]` where they are not installed, before anything is made for it.
+
+    Raises:
+        InputError: which are missing, and what installs them.
+    """
+    missing = [name for name, module in _TRAINING.items() if find_spec(module) is None]
+    if missing:
+        raise InputError(
+            f"not installed, and nothing trains without: {', '.join(missing)}; "
+            "in the folder of the source, pip install '.[train]'"
+        )
 
 
 def installed_nccl() -> str | None:

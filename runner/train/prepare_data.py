@@ -46,10 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="tracebacks")
     args = parser.parse_args(argv)
     try:
+        from runner.recipe.installed import require_training
         from runner.recipe.load import load_recipe
         from runner.recipe.resolve import resolve
 
         recipe = resolve(load_recipe(args.recipe, args.overrides).recipe, cwd=working_folder())
+        require_training()
         return _prepare(recipe)
     except RunError as error:
         if args.verbose:

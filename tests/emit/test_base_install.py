@@ -17,8 +17,8 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 LLAMA = ROOT / "recipes" / "llama8b-async-combined.yaml"
 _ASK = """
 import importlib.util, sys
-from runner.cli import main
-code = main(sys.argv[1:])
+main = importlib.import_module(sys.argv[1]).main
+code = main(sys.argv[2:])
 there = [name for name in ("torch", "numpy", "transformers", "structlog", "rich", "psutil", "pytest", "pip")
          if importlib.util.find_spec(name)]
 assert not there, there
@@ -77,12 +77,38 @@ def base_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "env" / "bin" / "python"
 
 
-def ask(python: Path, folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def ask(
+    python: Path, folder: Path, *arguments: str | Path, program: str = "runner.cli"
+) -> subprocess.CompletedProcess[str]:
     """Run the command in an environment, isolated from this one."""
-    command = [str(python), "-I", "-c", _ASK, *map(str, arguments)]
+    command = [str(python), "-I", "-c", _ASK, program, *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, cwd=folder, env={}, check=False
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("runner.cli", [ROOT / "recipes" / "quickstart.yaml"]),
+        ("runner.cli", [ROOT / "recipes" / "gpt2-async-ft_launcher.yaml"]),
+        ("runner.cli", ["--export", ROOT / "recipes" / "quickstart.yaml", "latest"]),
+        ("runner.bench.cli", [ROOT / "recipes" / "suites" / "laptop.yaml"]),
+        ("runner.train.prepare_data", [ROOT / "recipes" / "quickstart.yaml"]),
+    ],
+    ids=["run", "run with ft_launcher", "export", "suite", "data"],
+)
+def test_base_install_says_what_training_needs_before_it_makes_anything(
+    program: str, arguments: list[str | Path], base_python: Path, tmp_path: Path
+) -> None:
+    done = ask(base_python, tmp_path, *arguments, program=program)
+    assert done.returncode == 2, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "nvrx-" in line.partition(" ")[0])
+    assert "torch, nvidia-resiliency-ext, " in line
+    assert line.endswith("pip install '.[train]'")
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_base_requirements_are_those_of_the_project() -> None:

@@ -22,12 +22,15 @@ from data_jobs import fits
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "eks.md"
 PLACEHOLDERS = ("fs-0123456789abcdef0", "cr-0123456789abcdef0", "image: nvrx-run:0.1.0")
+_UNSUPPORTED = "['use1-az3','usw1-az2','cac1-az3']"
+_OTHER_ZONES = f"AvailabilityZones[?ZoneName!='us-east-2b' && !contains({_UNSUPPORTED}, ZoneId)].ZoneName"
 ANSWERS = {
     "Account": "111122223333",
     "CapacityBlockOfferings[0].CapacityBlockOfferingId": "cbo-1",
     "CapacityReservation.CapacityReservationId": "cr-0fedcba9876543210",
     "CapacityReservations[0].AvailabilityZone": "us-east-2b",
     "CapacityReservations[0].State": "active",
+    f"{_OTHER_ZONES} | [0]": "us-east-2a",
     "Subnets[0].SubnetId": "subnet-1",
     "cluster.resourcesVpcConfig.clusterSecurityGroupId": "sg-1",
     "FileSystem.FileSystemId": "fs-0aaaaaaaaaaaaaaa1",
@@ -153,6 +156,7 @@ def test_values_of_earlier_steps_reach_the_later_ones(walk: list[Step]) -> None:
     assert cluster["metadata"] == {"name": "mine", "region": "us-east-2", "version": "1.35"}
     gpus = cluster["managedNodeGroups"][1]
     assert gpus["availabilityZones"] == ["us-east-2b"]
+    assert cluster["availabilityZones"] == ["us-east-2b", "us-east-2a"]  # eksctl would draw some
     target = gpus["capacityReservation"]["capacityReservationTarget"]
     assert target == {"capacityReservationId": "cr-0fedcba9876543210"}
     volume, claim = yaml.safe_load_all(given["mine/storage.yaml"])
@@ -189,6 +193,34 @@ def test_data_jobs_fit_the_system_nodes_and_gpu_pods_the_others(walk: list[Step]
     (patch,) = (step for step in walk if "patch" in step.argv)
     (change,) = json.loads(patch.argv[-1])
     assert change["value"]["key"] in tolerated  # the EFA plugin goes where the pods go
+
+
+def test_a_file_system_that_does_not_come_ends_the_walk() -> None:
+    """In a shell with `set -e` at once; in a person's own, where the next step needs its name."""
+    (wait,) = re.findall(r"^for _ in .*?(?=^sed )", commands(), re.M | re.S)
+    wait = wait[wait.index("for _ in $(seq 60); do [") :]
+    stubs = "sleep() { :; }; FSX_ID=fs-1; fsx() { echo CREATING; }\n"
+    script = f'{stubs}{wait}\necho "s/dns/${{FSX_DNS:?}}/"\necho went on\n'
+    for options in ("set -eu", "set +eu"):
+        done = subprocess.run(
+            ["bash", "-c", f"{options}\n{script}"], capture_output=True, text=True, timeout=20, check=False
+        )
+        assert done.returncode != 0
+        assert "fs-1 is not AVAILABLE but CREATING" in done.stdout
+        assert "went on" not in done.stdout
+
+
+def test_pods_of_the_run_are_looked_at_without_those_of_the_data_job(walk: list[Step]) -> None:
+    given = {path: list(yaml.safe_load_all(text)) for step in walk for path, text in step.files.items()}
+    both = {part: given[f"mine/{name}.yaml"] for part, name in (("data", "data"), ("train", "job"))}
+    for part, objects in both.items():
+        labels = objects[-1]["spec"]["template"]["metadata"]["labels"]
+        assert (labels["nvrx-run/run"], labels["nvrx-run/part"]) == ("llama8b", part)
+    shared = [item for item in both["train"] if item["kind"] not in ("Job", "Service", "ConfigMap")]
+    assert shared and all(item in both["data"] for item in shared)  # applying one leaves the other's alone
+    for verb, part in (("get", "train"), ("logs", "train"), ("wait", "data")):
+        wanted = f"nvrx-run/run=llama8b,nvrx-run/part={part}"
+        assert any(verb in step.argv and wanted in step.argv for step in walk), verb
 
 
 def test_what_is_applied_is_deleted_in_the_end(walk: list[Step]) -> None:
