@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import stat
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,10 @@ _FILE = re.compile(r"__\d{1,9}_\d{1,9}\.distcp|\.metadata")
 
 class Damaged(Exception):
     """A checkpoint that cannot be trusted; the text says what is wrong with it."""
+
+
+class OtherFormat(Damaged):
+    """The record verifies and is another version's: nobody here can load it, and nothing is wrong with it."""
 
 
 class WrongFiles(Damaged):
@@ -99,8 +103,9 @@ def read_record(folder: Path) -> CommitRecord:
     try:
         value = json.loads(body)
         if value.get("format") != FORMAT:
-            raise Damaged(f"{RECORD} has format {value.get('format')}, this version reads {FORMAT}")
-        record = CommitRecord(**value)
+            raise OtherFormat(f"{RECORD} has format {value.get('format')}, this version reads {FORMAT}")
+        known = {one.name for one in fields(CommitRecord)}  # a later version of the same format may say more
+        record = CommitRecord(**{name: what for name, what in value.items() if name in known})
         _check(record)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Damaged(f"{RECORD} is malformed: {error}") from error

@@ -19,7 +19,14 @@ from runner.checkpoint.contradiction import OwnRun, changed, same_tensors
 from runner.checkpoint.exchange import Exchange
 from runner.checkpoint.folder import CheckpointFolder
 from runner.checkpoint.patience import may_pass, patiently, unreadable, words
-from runner.checkpoint.record import CommitRecord, Damaged, WrongFiles, look_for_record, read_record
+from runner.checkpoint.record import (
+    CommitRecord,
+    Damaged,
+    OtherFormat,
+    WrongFiles,
+    look_for_record,
+    read_record,
+)
 from runner.checkpoint.retention import Retention
 from runner.checkpoint.staging import Staging
 from runner.errors import ExitCode, InputError, RunError
@@ -145,6 +152,11 @@ class Restorer:
                 return {
                     "memory": False, "step": step, "record": None, "problem": problem, "committed": stored,
                 }  # fmt: skip
+            except OtherFormat as other:
+                raise InputError(
+                    f"{folder.path(step)} is another version's: {other}; go on with that version, or name another "
+                    "output.folder to start from step 0"
+                ) from None
             except Damaged as damage:
                 self._set_aside(step, str(damage))
                 continue

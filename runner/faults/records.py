@@ -6,7 +6,7 @@ import glob
 import json
 import re
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -120,9 +120,11 @@ def _files(run_folder: Path) -> list[tuple[Path, FaultRecord | None]]:
 
 
 def _record(path: Path) -> FaultRecord | None:
+    known = {one.name for one in fields(FaultRecord)}  # a later version may say more
     try:
-        record = FaultRecord(**parse(path.read_bytes()))
-    except (OSError, ValueError, TypeError):
+        content = parse(path.read_bytes())
+        record = FaultRecord(**{name: value for name, value in content.items() if name in known})
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
     numbers = (record.rank, record.step)
     texts = (record.kind, record.layer, record.attempt, record.what, record.stacks, record.phase)

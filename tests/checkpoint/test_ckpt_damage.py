@@ -280,8 +280,8 @@ class Trap:
         return os.system, (f"touch {self.mark}",)
 
 
-def reseal(folder: Path) -> None:
-    """Make the record agree with tampered files, as an attacker would."""
+def reseal(folder: Path, **changes: Any) -> None:
+    """Make the record agree with tampered files, as an attacker would; `changes` are made in it."""
     import hashlib
 
     import xxhash
@@ -290,7 +290,7 @@ def reseal(folder: Path) -> None:
     for file in record["files"]:
         content = (folder / file["name"]).read_bytes()
         file |= {"size": len(content), "xxh3_128": xxhash.xxh3_128(content).hexdigest()}
-    body = json.dumps(record, separators=(",", ":"))
+    body = json.dumps(record | changes, separators=(",", ":"))
     digest = hashlib.sha256(body.encode()).hexdigest()
     (folder / "commit.json").write_text(f'{{"sha256":"{digest}","record":{body}}}\n')
 
@@ -311,6 +311,21 @@ def test_a_tampered_checkpoint_is_never_executed(two: World, good: Path, tmp_pat
     assert record["step"] == 4
     results = two.run(train, folder=str(folder), run_id="bomb", until=6, mode="sync")
     assert results[0]["from"] == 4 and not mark.exists()
+
+
+def test_a_checkpoint_of_a_later_version_is_read_or_left_alone(two: World, folder: Path) -> None:
+    step = folder / "step-4"
+    reseal(step, later=1)
+    results = two.run(train, folder=str(folder), run_id="later", until=4, mode="sync")
+    assert results[0]["from"] == 4
+    reseal(step, format=2)
+    for result in two.run(attempt, folder=str(folder), run_id="format", until=6, mode="sync"):
+        assert (
+            result["code"] == ExitCode.BAD_RECIPE
+            and "is another version's: commit.json has format 2" in result["error"]
+        )
+    assert step.is_dir()
+    remove_leftovers(named("format"))
 
 
 @pytest.mark.parametrize("name", ["../../escape.distcp", "/etc/passwd", "__0_0.distcp/../x"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.faults.fired import FiredFaults
+from runner.faults.records import FaultRecord, read_records, write_record
 from runner.faults.schedule import post_mortem
 from runner.recipe.fault_schedule import PlannedFault, fault_schedule
 from runner.recipe.faults import FaultsSection, ScheduledFault
@@ -85,3 +88,9 @@ def test_a_run_that_has_not_started_is_not_said_to_have_had_no_fault(tmp_path):
     assert post_mortem(folder) == f"faults that happened: the run has not started, {folder} is not there"
     folder.mkdir()
     assert post_mortem(folder) == "faults that happened: none"
+
+
+def test_a_record_of_a_later_version_that_says_more_is_read(tmp_path):
+    path = write_record(tmp_path, FaultRecord("exception", 1, 5, "none", "a-0", "ValueError: x"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"device": "cuda:1"}))
+    assert [record.what for record in read_records(tmp_path)] == ["ValueError: x"]
