@@ -29,6 +29,7 @@ from runner.launch.signals import StopRequests
 from runner.launch.stale import remove_stale, sign
 from runner.launch.terminal import offer_terminal
 from runner.launch.thaw import LOOK_EVERY, Thaw
+from runner.launch.watch.suspension import SuspensionWatch
 from runner.launch.watch.verdict import Verdict, Watch, conclude, signal_to_launcher
 from runner.launch.watch.watching import Workers
 from runner.ledger.events import FaultSeen, LaunchEnded, LaunchStarted
@@ -120,7 +121,7 @@ class Launch:
         verdict = Verdict(int(ExitCode.CRASHED), "the supervisor failed")
         try:
             live = live_reporting(recipe.output.live, folder.path, recipe.name)
-            with log.open("wb") as output, live:
+            with log.open("wb") as output, live, SuspensionWatch(ledger):
                 verdict = self._supervised(argv, outcomes, ledger, log, output)
         except RunError as error:
             verdict = Verdict(int(error.exit_code), str(error))

@@ -9,6 +9,7 @@ life of their own.
 | event | written by | when |
 |---|---|---|
 | LaunchStarted, LaunchEnded | supervisor (rank -1), on each node | first and last thing a command does |
+| Suspended | supervisor (rank -1), on each node | its command ran again after it had not |
 | LifeStarted | worker | as soon as it knows its rank and life |
 | ClockSynced | one rank a node | after the process group is up, where several nodes train |
 | PhaseEnded | loop | each time a part of start-up is over |
@@ -52,6 +53,16 @@ class LaunchEnded(Event):
     """The launcher ended; `exit_code` is what `nvrx-run` itself exits with."""
 
     exit_code: int
+
+
+@dataclass(frozen=True)
+class Suspended(Event):
+    """This node's command did not run for the `seconds` before this: stopped with all below it, or frozen.
+
+    Nothing is said of workers that went on: what they recorded meanwhile tells.
+    """
+
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,14 @@ from runner.ledger.events import (
     SaveFailed,
     StepEnded,
     StepsRolled,
+    Suspended,
     TeardownEnded,
 )
 from runner.ledger.refusals import without_refusals
 
 NS = 1_000_000_000
 _SEEN_WITHIN = NS  # from when a rank is stopped until a look finds it so
+_STOPS_WITHIN = NS // 2  # from when a supervisor last ran until it and all its workers are stopped; and woken
 _FELT_LATER = ("loader_death", "loader_hang")
 
 
@@ -136,6 +138,7 @@ class History:
     Attributes:
         start, end: of the whole run so far.
         going_on: no end was seen: the run goes on, or was lost with its machines.
+        suspended: [from, to) in which a command was up and nothing of it ran, in order, without overlap.
     """
 
     start: int
@@ -143,6 +146,7 @@ class History:
     lives: tuple[JobLife, ...]
     launches: tuple[Launch, ...]
     going_on: bool
+    suspended: tuple[tuple[int, int], ...] = ()
 
 
 def history_of(records: Sequence[Record]) -> History:
@@ -164,7 +168,24 @@ def history_of(records: Sequence[Record]) -> History:
     start = min([r.at for r in records] + [life.started for life in lives])
     end = max(r.at for r in records)
     ended = launches[-1].exit_code is not None if launches else bool(lives and lives[-1].ended is not None)
-    return History(start, end, tuple(lives), launches, going_on=not ended)
+    return History(start, end, tuple(lives), launches, going_on=not ended, suspended=_suspended(records))
+
+
+def _suspended(records: Sequence[Record]) -> tuple[tuple[int, int], ...]:
+    """What supervisors took for suspensions, where no worker recorded anything in the middle."""
+    heard = sorted(r.at for r in records if r.rank >= 0)
+    found: list[tuple[int, int]] = []
+    for r in sorted(records, key=lambda record: record.at):
+        if not isinstance(r.event, Suspended):
+            continue
+        begin, end = r.at - round(r.event.seconds * NS), r.at
+        last = bisect_right(heard, begin + _STOPS_WITHIN) - 1
+        if last + 1 < len(heard) and heard[last + 1] < end - _STOPS_WITHIN:
+            continue
+        begin = max(begin, heard[last] if last >= 0 else begin, found[-1][1] if found else begin)
+        if begin < end:
+            found.append((begin, end))
+    return tuple(found)
 
 
 def _life(name: str, records: list[Record]) -> JobLife:

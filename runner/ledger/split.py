@@ -10,7 +10,8 @@ detection  from the fault until the first process knew. An injected fault begins
 teardown   from then until the old life was cleared away; after a life that ended well, until the command ended
 startup    from then, or from the start of a command, until the slowest rank began to load
 load       until all ranks had their state
-idle       no command was running: between a command that ended or was lost and the next
+idle       no command was running: between a command that ended or was lost and the next; or one was, and it was
+           suspended with all its processes
 
 A step that was kept although it was never recorded (its process was killed before it could) is recognised by the
 point at which the next life resumed, and counts as long as the life's median step.
@@ -19,7 +20,7 @@ point at which the next life resumed, and counts as long as the life's median st
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -111,11 +112,26 @@ def tile(history: History) -> tuple[Span, ...]:
         _steps(tiler, life, i, kept[i])
         following = history.lives[i + 1] if i + 1 < len(history.lives) else None
         if following is None and history.going_on and life.seen is None and not _fired_last(life):
-            return tuple(tiler.spans)
+            return _without_suspensions(tiler.spans, history.suspended)
         _ending(tiler, history, i, following)
     if not history.lives:
         _between(tiler, history.launches, history.end, "startup", 0)
-    return tuple(tiler.spans)
+    return _without_suspensions(tiler.spans, history.suspended)
+
+
+def _without_suspensions(spans: list[Span], suspended: tuple[tuple[int, int], ...]) -> tuple[Span, ...]:
+    """The same tiling with `idle` where nothing ran; the steps of a span stay with the last of its pieces."""
+    out: list[Span] = []
+    for span in spans:
+        for begin, end in suspended:
+            if span.start < end and begin < span.end:
+                if span.start < begin:
+                    out.append(replace(span, end=begin, steps=0, tokens=0))
+                out.append(Span(max(span.start, begin), min(end, span.end), "idle", span.life))
+                span = replace(span, start=min(end, span.end))
+        if span.duration or span.steps:
+            out.append(span)
+    return tuple(out)
 
 
 def _fired_last(life: JobLife) -> bool:

@@ -25,7 +25,7 @@ MEANING = {
     "teardown": "clearing the old life away",
     "startup": "imports, rendezvous, data, model",
     "load": "getting the state back",
-    "idle": "no command was running",
+    "idle": "no command was running, or it was stopped",
 }
 _BAR = 40
 _MEANINGS: dict[int, str] = {

@@ -18,6 +18,7 @@ from runner.ledger.events import (
     SaveStarted,
     SnapshotTaken,
     StepEnded,
+    Suspended,
     TeardownEnded,
 )
 
@@ -90,6 +91,11 @@ class Lab:
         if finishes is not None:
             self.all(StepEnded(finishes, seconds, 0.0, 1000, 5.0 / finishes, 1e-3, 1.0))
         self.at(-1, FaultSeen("launcher", "rank 1 was frozen (SIGSTOP), and was killed", seconds))
+
+    def suspended(self, seconds: float, *, noted: float | None = None) -> None:
+        """The whole command does not run for so long; its supervisor looked last a fifth of a second before."""
+        self.wait(seconds)
+        self.at(-1, Suspended((seconds if noted is None else noted) + 0.2))
 
     def finish(self) -> None:
         self.all(LifeEnded("finished", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -370,3 +371,26 @@ def test_the_rank_that_had_a_fault_is_named_though_its_peer_felt_it_sooner() -> 
     (recovery,) = account(merge(lab.items))[0].recoveries
     assert recovery.cause == "rank 1 after step 2: ValueError: no such shard"
     assert recovery.parts["detection"] == 0
+
+
+@pytest.mark.parametrize("rank_goes_on", [False, True])
+def test_the_time_in_which_a_command_was_stopped_as_a_whole_is_idle(rank_goes_on: bool) -> None:
+    """Unless a worker recorded something meanwhile: then only the supervisor did not run."""
+    lab = Lab()
+    lab.launch()
+    lab.begin("1", 0, startup=2, load=0)
+    lab.step(1)
+    if rank_goes_on:
+        lab.step(2, seconds=4)
+        lab.suspended(4, noted=8)
+    else:
+        lab.suspended(8)
+        lab.step(2)
+    lab.step(3)
+    lab.finish()
+    lab.launched()
+    goodput, _, spans = account(merge(lab.items))
+    expected = {"useful": 10, "startup": 2} if rank_goes_on else {"useful": 3, "startup": 2, "idle": 8}
+    assert split_seconds(lab) == expected
+    assert goodput.useful_steps == 3 and goodput.useful_tokens == 3000
+    assert all(a.end == b.start for a, b in pairwise(spans))

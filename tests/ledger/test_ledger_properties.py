@@ -23,6 +23,7 @@ from runner.ledger.events import (
     SaveStarted,
     StepEnded,
     StepsRolled,
+    Suspended,
     TeardownEnded,
 )
 from runner.ledger.goodput import account
@@ -51,6 +52,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(FaultFired, st.integers(0, 5), steps, st.just("hang")),
     st.builds(FaultSeen, st.just("inprocess"), st.text(max_size=5), st.sampled_from([0.0, 3.0, 200.0])),
     st.just(TeardownEnded()),
+    st.builds(Suspended, spans),
     st.builds(LifeEnded, st.sampled_from(["finished", "fault", "preempted", "refused", "error"])),
 )
 
@@ -85,6 +87,8 @@ def stories(draw: st.DrawFn) -> list[tuple[Event, Stamp]]:
             for _ in range(draw(st.integers(0, 6))):
                 step += 1
                 stalled = draw(st.sampled_from([0.0, 0.0, 0.3]))
+                if draw(st.sampled_from([False, False, False, True])):
+                    lab.suspended(draw(seconds))
                 lab.step(step, 0.5 + stalled, stalled)
                 if draw(st.booleans()):
                     lab.save(step, stalled)

@@ -20,6 +20,7 @@ from runner.ledger.events import (
     SnapshotTaken,
     StepEnded,
     StepsRolled,
+    Suspended,
 )
 
 _REMEMBERED = 200_000
@@ -59,6 +60,7 @@ class LiveStats:
             maxlen=_REMEMBERED
         )  # last step, steps, busy seconds
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RATE_STEPS)  # tokens, busy seconds
+        self._suspended = 0.0  # seconds of the step under way
 
     def consume(self, event: Event, stamp: Stamp) -> None:
         """Take one event of this node."""
@@ -66,7 +68,10 @@ class LiveStats:
         self.last_event = max(self.last_event, stamp.t)
         if isinstance(event, LaunchStarted):
             self._new_command = True
+        elif isinstance(event, Suspended):
+            self._suspended += event.seconds
         elif isinstance(event, LifeStarted):
+            self._suspended = 0.0
             self.first = min(self.first, event.process_started)
             self._life_started(event, stamp)
         elif isinstance(event, FaultFired):
@@ -118,7 +123,8 @@ class LiveStats:
             self.saves["failed"] += 1
 
     def _work(self, step: int, steps: int, seconds: float, stalled: float, stamp: Stamp) -> None:
-        busy = max(0.0, seconds - stalled)
+        busy = max(0.0, seconds - stalled - self._suspended)
+        self._suspended = 0.0
         self.step = step
         self.training = True
         self.useful_steps += steps
