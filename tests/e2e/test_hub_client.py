@@ -36,5 +36,8 @@ def test_neither_ranks_nor_those_that_start_again_ask_the_hub(tmp_path: Path) ->
     with local_hub(tokenizer_files(tmp_path / "made")) as (endpoint, seen):
         run.finish(HF_ENDPOINT=endpoint, HF_HOME=str(tmp_path / "home"), HF_HUB_OFFLINE="0")
         assert len(run.events("LifeStarted")) == 4, "two ranks, twice"
-    asked = [request for request in seen if request.endswith("/tokenizer.json")]
-    assert sorted(request.split()[0] for request in asked) == ["GET", "HEAD"], seen
+    asked = [request.split()[0] for request in seen if request.endswith("/tokenizer.json")]
+    assert asked.count("GET") == 1
+    assert asked.count("HEAD") <= 2, (
+        "one, or one more where no answer came in time; with each rank it were five"
+    )

@@ -111,22 +111,34 @@ def test_a_rank_that_is_silent_because_of_its_data_worker_is_seen_to_wait_for_it
     assert any(sight.waits_for_data and not sight.waits_for_peers for sight in seen)
 
 
-def test_a_rank_that_waits_for_a_frozen_worker_answers_when_its_life_is_ended(tmp_path: Path) -> None:
+class Stuck(torch.utils.data.Dataset[torch.Tensor]):
+    """Storage that hangs."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(3600)
+        raise AssertionError
+
+
+@pytest.mark.parametrize("kind", ["frozen", "stuck"])
+def test_a_rank_that_waits_for_a_worker_answers_when_its_life_is_ended(tmp_path: Path, kind: str) -> None:
     """Whoever finds it silent may do so long before `dataset.worker_timeout`, and kills who does not answer."""
     made = make_batches(tmp_path, worker_timeout="1h")
+    if kind == "stuck":
+        made._tokens = Stuck()  # type: ignore[assignment]
     made.start(0, {})
 
     def end_the_life() -> None:
         since = time.monotonic()
-        while time.monotonic() - since < 0.5:  # that it waits for workers
-            if made._stream._asked is None:
+        while time.monotonic() - since < 0.5:
+            if made._stream._asked is None or len(workers()) < 2:
                 since = time.monotonic()
             time.sleep(0.01)
         made.abandon()
 
     try:
-        list(made.micro_batches())
-        strike(tmp_path, "loader_hang")
+        if kind == "frozen":
+            list(made.micro_batches())
+            strike(tmp_path, "loader_hang")
         threading.Thread(target=end_the_life, daemon=True).start()
         with pytest.raises(RuntimeError) as caught:
             for _ in range(20):  # what was loaded ahead is still there
@@ -209,7 +221,10 @@ def test_a_killed_rank_takes_its_data_workers_along_also_a_frozen_one(tmp_path: 
             os.kill(os.getpid(), signal.SIGKILL)
         finally:
             os._exit(1)
+    longest = threading.Timer(60, os.kill, (rank, signal.SIGTERM))
+    longest.start()
     _, status = os.waitpid(rank, 0)
+    longest.cancel()
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
     left = [int(pid) for pid in (tmp_path / "workers").read_text().split()]
     assert len(left) == 2
