@@ -212,6 +212,27 @@ def test_a_rank_whose_monitor_process_was_killed_is_ended_and_that_is_what_is_to
     assert seen(run) == [FaultSeen("inprocess", f"{says} after step 0")]
 
 
+def test_a_monitor_process_that_was_killed_before_its_rank_named_it_is_missed_all_the_same(
+    tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """As while ranks wait for each other. Orphans are collected, and another one may get the number later."""
+    workers, _, ledger = watched(tmp_path, "inprocess")
+    one, other = worker(0, 0, "1-a-0"), worker(0, 1, "1-a-0")
+    with subprocess.Popen(["sleep", "60"]) as monitor:
+        workers.reaped({1 << 23: -signal.SIGKILL, monitor.pid: -signal.SIGKILL})
+        (tmp_path / "monitors").mkdir()
+        (tmp_path / "monitors" / str(one.pid)).write_text(str(1 << 23))  # no process has such a number
+        (tmp_path / "monitors" / str(other.pid)).write_text(str(monitor.pid))
+        workers.look()
+        assert one.wait(20) == -signal.SIGKILL
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
+        monitor.kill()
+    (death,) = workers.settle(1, "").deaths
+    ledger.close()
+    assert str(death) == "NVRx's monitor process of rank 0 was killed (SIGKILL), which ended the rank"
+
+
 def test_a_monitor_process_that_has_ended_by_itself_ends_no_rank(
     tmp_path: Path, worker: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
