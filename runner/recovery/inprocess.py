@@ -9,6 +9,7 @@ import gc
 import signal
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from torch.utils.data._utils.signal_handling import _set_SIGCHLD_handler
@@ -44,6 +45,7 @@ class InprocessLayer:
         self.life: WrappedLife | None = None
         self.ending: Ending | None = None
         self._train = train
+        self._training = False  # whether it runs
         self._heartbeats: Heartbeats | None = None
         self._concluded = (
             False  # all ranks have returned from their last life, and this one has said how it ended
@@ -73,6 +75,7 @@ class InprocessLayer:
         )
         # Until NVRx's monitor process is there nobody watches this one, which waits for it without a limit.
         setup.presence.starting("monitor", setup.recipe.recovery.start_timeout.total_seconds())
+        handler = signal.signal(signal.SIGINT, self._interrupt)
         try:
             lives()
         except KeyboardInterrupt:
@@ -83,6 +86,7 @@ class InprocessLayer:
             assert self.life is not None
             setup.failed_after_all(self.life, error)
         finally:
+            signal.signal(signal.SIGINT, handler)
             self._close_heartbeats()
         assert self.life is not None
         if not self._concluded:  # what was raised in the first attempt has been lost in NVRx
@@ -99,6 +103,11 @@ class InprocessLayer:
         else:
             self.setup.coroner.conclude(self.life, self.ending)
         self._concluded = True
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        """SIGINT breaks into the training function and nothing else: between two lives it would end NVRx's wrapper."""
+        if self._training:
+            raise KeyboardInterrupt
 
     def enter(self, call: nvrx.CallWrapper) -> None:
         """One life, from the pause before it to its end. See `wrapped.Layer`."""
@@ -151,7 +160,11 @@ class InprocessLayer:
             self._tell_restart(call.iteration)
         try:
             self._check_window(life)
-            self._train(life)
+            self._training = True
+            try:
+                self._train(life)
+            finally:
+                self._training = False
         except SystemExit as error:
             self._failed(life, WorkerExit(f"sys.exit({error.code!r}) during training"))
         except KeyboardInterrupt:  # else it would be ended while it ends, and seem to have died of that

@@ -155,6 +155,20 @@ def test_restart_budget(supervised, layer, changes):
     )
 
 
+def test_sigint_to_a_rank_that_is_between_two_lives_breaks_into_neither(supervised):
+    changes = {"startup_backoff": "2s"}
+    run = supervised("inprocess", "0:1:exception", env={"TINY_START": "30"}, inprocess=changes)
+    run.until(lambda: "waiting before this start" in run.log)
+    (life,) = (run.run / "lives").glob("*-rank1")
+    os.kill(int(life.read_text()), signal.SIGINT)
+    code, _, err = run.wait()
+    assert code == 0, err
+    assert [record.what for record in read_records(run.run) if not record.consequence] == [
+        "ValueError: exception at step 0"
+    ]
+    assert (run.run / "state.json").read_text() == str(expected())
+
+
 @pytest.mark.parametrize(
     ("layer", "ends"), [("inprocess", True), slow("ft_launcher", True), slow("ft_launcher+inprocess", False)]
 )
