@@ -9,7 +9,7 @@ from typing import Any
 from runner.recipe.node import Doubtful, Entry, Node, Path, Position, Unknown, dotted, locate
 from runner.recipe.problems import Problem
 from runner.recipe.table import Table, Type
-from runner.recipe.units import parse_duration, parse_size
+from runner.recipe.units import TooLargeError, parse_duration, parse_size
 from runner.recipe.view import BAD, View
 from runner.recipe.words import (
     LARGEST_INT,
@@ -173,6 +173,8 @@ class TypeChecker:
             if isinstance(node.value, Doubtful):
                 raise ValueError
             value = parse_duration(node.value)
+        except TooLargeError as error:
+            return self._wrong(node, path, str(error).removeprefix("expected "), code="T204")
         except ValueError:
             return self._wrong(node, path, self._describe(kind), unit_hint(node.value, "duration"))
         return self._bounded(node, value.total_seconds(), value, kind, path)
@@ -182,6 +184,8 @@ class TypeChecker:
             if isinstance(node.value, Doubtful):
                 raise ValueError
             value = parse_size(node.value)
+        except TooLargeError as error:
+            return self._wrong(node, path, str(error).removeprefix("expected "), code="T204")
         except ValueError:
             return self._wrong(node, path, self._describe(kind), unit_hint(node.value, "size"))
         return self._bounded(node, value, value, kind, path)

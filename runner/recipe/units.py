@@ -19,10 +19,15 @@ _LARGEST_BYTES = 2**63
 _LONGEST_TEXT = 64
 
 
+class TooLargeError(ValueError):
+    """A duration or size that is one, and beyond all use."""
+
+
 def parse_duration(value: Any) -> timedelta:
     """Seconds as a number, or text such as `90s`, `20m`, `1h30m`, `250ms`.
 
     Raises:
+        TooLargeError: 10^9 seconds or more.
         ValueError: anything else, booleans and negative numbers included.
     """
     if isinstance(value, timedelta):
@@ -30,7 +35,9 @@ def parse_duration(value: Any) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("expected a duration such as 90s, 20m or a number of seconds")
     if isinstance(value, int | float):
-        if not 0 <= value < _LONGEST_SECONDS:
+        if value >= _LONGEST_SECONDS:
+            raise TooLargeError("expected a duration below 10^9 seconds")
+        if not value >= 0:  # nan is not, either
             raise ValueError("expected a duration from zero to 10^9 seconds")
         return timedelta(seconds=value)
     text = value.strip()
@@ -58,6 +65,7 @@ def parse_size(value: Any) -> int:
     """Bytes as an integer, or text such as `64GiB`, `500MB`.
 
     Raises:
+        TooLargeError: 2^63 bytes or more.
         ValueError: anything else.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -67,7 +75,9 @@ def parse_size(value: Any) -> int:
         if not match:
             raise ValueError("expected a size such as 64GiB, 500MB or a number of bytes")
         value = round(float(match[1]) * _BYTES[match[2]])
-    if not 0 <= value < _LARGEST_BYTES:
+    if value >= _LARGEST_BYTES:
+        raise TooLargeError("expected a size below 2^63 bytes")
+    if value < 0:
         raise ValueError("expected a size from zero to 2^63 bytes")
     return value
 

@@ -178,6 +178,19 @@ def test_hint_says_what_to_write(tmp_path: Path, override: str, hint: str) -> No
     assert hint in [problem.hint for problem in problems]
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [("recovery.start_timeout=100000d", "a duration below 10^9 seconds"),
+     ("recovery.start_timeout=1000000000", "a duration below 10^9 seconds"),
+     ("checkpoint.storage_bandwidth=99999999TiB", "a size below 2^63 bytes")],
+)  # fmt: skip
+def test_what_is_too_large_is_not_told_to_be_written_as_it_is(
+    tmp_path: Path, override: str, expected: str
+) -> None:
+    _, [problem] = check_text(tmp_path, SMALL, override)
+    assert (problem.code, problem.expected, problem.hint) == ("T204", expected, None)
+
+
 KUBERNETES = "cluster.kubernetes={image: 'r.example/i:1', storage: {source: claim, claim_name: a}, %s}"
 
 
