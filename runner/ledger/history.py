@@ -164,6 +164,10 @@ def history_of(records: Sequence[Record]) -> History:
         if record.rank >= 0:
             by_life[record.life].append(record)
     lives = sorted((_life(name, items) for name, items in by_life.items()), key=lambda life: life.first)
+    for (
+        life
+    ) in lives:  # no process is older than its command: a wall clock that was set meanwhile would have it so
+        life.started = max(life.started, max((a.start for a in launches if a.start <= life.first), default=0))
     _ends_from_launchers(lives, records)
     start = min([r.at for r in records] + [life.started for life in lives])
     end = max(r.at for r in records)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Literal
 
 import pytest
-from ledgerlab import Lab
+from ledgerlab import EPOCH, Lab
 
 from runner.ledger.events import FaultFired, FaultSeen, LifeEnded, LifeStarted, StepEnded, TeardownEnded
 from runner.ledger.goodput import account
@@ -394,3 +394,16 @@ def test_the_time_in_which_a_command_was_stopped_as_a_whole_is_idle(rank_goes_on
     assert split_seconds(lab) == expected
     assert goodput.useful_steps == 3 and goodput.useful_tokens == 3000
     assert all(a.end == b.start for a, b in pairwise(spans))
+
+
+def test_a_wall_clock_that_is_set_while_a_process_starts_moves_nothing() -> None:
+    lab = Lab()
+    lab.launch()
+    lab.wait(1)
+    lab.life = "1"
+    lab.all(LifeStarted(2, 0, EPOCH + lab.now - 3600, in_process=False))
+    lab.begin("1", 0, startup=1, load=1)
+    lab.step(1)
+    lab.finish()
+    lab.launched()
+    assert split_seconds(lab) == {"startup": 2, "load": 1, "useful": 1}
