@@ -37,6 +37,7 @@ _NEXT_SIGNAL = 1.0  # seconds
 _LONGEST_REASON = 500  # characters
 _MEASURED = "nvrx-bench has measured it as a cell of a suite"
 _PARTIAL = LABEL_FILE + ".partial"
+LEFT_OUT = "left out"  # for want of GPUs; in the list, in the progress and in the report
 
 
 @dataclass
@@ -44,7 +45,7 @@ class CellResult:
     """How a cell went.
 
     Attributes:
-        status: `done`: the run ended with exit code 0; `failed`; `skipped`.
+        status: `done`: the run ended with exit code 0; `failed`; or `LEFT_OUT`.
         exit_codes: of its commands, in order.
         seconds: of all of them, waits between them included.
     """

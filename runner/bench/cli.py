@@ -15,7 +15,7 @@ from types import FrameType
 from typing import BinaryIO
 
 from runner.arguments import Parser, a_path, working_folder
-from runner.bench.cell import CellResult, Stopped, failed_before, finished_before, run_cell
+from runner.bench.cell import LEFT_OUT, CellResult, Stopped, failed_before, finished_before, run_cell
 from runner.bench.matrix import Cell, cells_of
 from runner.bench.suite import OWN, Suite, load_suite
 from runner.errors import ExitCode, InputError, RunError, in_another_locale, no_room, storage_error
@@ -134,8 +134,8 @@ def _alone(out: Path) -> BinaryIO:
 def _one(cell: Cell, suite: Suite, folder: Path, gpus: int, group_timeout: float, place: str) -> CellResult:
     if cell.needs_gpus > gpus:
         note = f"needs {cell.needs_gpus} GPUs, this machine has {gpus}"
-        _say(f"{place} {cell.name}: left out: {note}")
-        return CellResult(cell.name, "skipped", note=note)
+        _say(f"{place} {cell.name}: {LEFT_OUT}: {note}")
+        return CellResult(cell.name, LEFT_OUT, note=note)
     before = finished_before(folder, cell)
     if before is not None:
         _say(f"{place} {cell.name}: done before")
@@ -217,7 +217,7 @@ def _list(cells: Sequence[Cell], out: Path, gpus: int) -> None:
         if finished_before(out / cell.name, cell):
             state = "done"
         elif cell.needs_gpus > gpus:
-            state = f"left out: needs {cell.needs_gpus} GPUs"
+            state = f"{LEFT_OUT}: needs {cell.needs_gpus} GPUs"
         else:
             failed = failed_before(out / cell.name, cell).partition(":")[0]
             state = "to run" + (f" again ({failed})" if failed else "")

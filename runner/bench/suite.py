@@ -195,14 +195,14 @@ def _not_theirs(root: Node) -> list[Problem]:
 
 
 def _place(node: Node, path: Sequence[str]) -> Position | None:
-    """Where the key at the end of a path is written."""
+    """Where the key at the end of a path is written; None where it is not, or with null, which takes a value away."""
     at = None
     for part in path:
         entry = node.value.get(part) if isinstance(node.value, dict) else None
         if entry is None:
             return None
         at, node = entry.key_at, entry.node
-    return at
+    return at if node.value is not None else None
 
 
 def given(at: Position, path: Sequence[str | int]) -> Problem:

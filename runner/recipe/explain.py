@@ -13,7 +13,7 @@ from runner.recipe.ladder import ladder
 from runner.recipe.load import LoadedRecipe
 from runner.recipe.node import Path, find
 from runner.recipe.table import table
-from runner.recipe.units import format_duration, format_size
+from runner.recipe.units import format_duration, format_size, rough_duration
 from runner.recipe.view import View
 
 _VALUE_COLUMN = 58
@@ -92,8 +92,8 @@ def _machines(facts: Facts) -> Iterator[tuple[str, str]]:
         "ranks",
         f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}{kind} x {facts.local_ranks} = {facts.ranks}",
     )
-    if facts.node is not None:
-        own = cluster.kubernetes.efa if cluster.kubernetes else None
+    own = cluster.kubernetes.efa if cluster.kubernetes else None
+    if facts.node is not None and (facts.node.efa or own):
         efa = own if own is not None else facts.node.efa if cluster.nodes > 1 and facts.on_gpus else 0
         yield (
             "EFA",
@@ -111,11 +111,8 @@ def _batch(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "batch", text
     yield "run", f"{training.steps:,} steps = {training.steps * tokens:,} tokens"
     if facts.step_seconds is not None:
-        hours = facts.step_seconds * training.steps / 3600
-        yield (
-            "time",
-            f"about {facts.step_seconds:.2g} s a step, {hours:.2g} h, at {MFU:.0%} of the GPUs' peak (a guess)",
-        )
+        step, whole = (rough_duration(facts.step_seconds * steps) for steps in (1, training.steps))
+        yield "time", f"about {step} a step, {whole} in all, at {MFU:.0%} of the GPUs' peak (a guess)"
 
 
 def _model(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -153,9 +150,9 @@ def _checkpoints(facts: Facts) -> Iterator[tuple[str, str]]:
     total = format_size(kept * facts.checkpoint_bytes)
     yield "checkpoint", f"{format_size(facts.checkpoint_bytes)}; at most {kept} on disk, {total}"
     if facts.write_seconds is not None:
-        text = f"{facts.write_seconds:.0f} s to write"
+        text = f"{rough_duration(facts.write_seconds, 3)} to write"
         if facts.step_seconds is not None:
-            text += f", every {checkpoint.every * facts.step_seconds:.0f} s"
+            text += f", every {rough_duration(checkpoint.every * facts.step_seconds, 3)}"
         yield "", text + (", while training waits" if checkpoint.mode == "sync" else ", beside training")
     else:
         yield "", "time to write not known: state checkpoint.storage_bandwidth"
@@ -163,12 +160,12 @@ def _checkpoints(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _budget(facts: Facts) -> Iterator[tuple[str, str]]:
     kubernetes = facts.recipe.cluster.kubernetes
-    parts = []
     inprocess, launcher = layer_settings.inprocess(facts.recipe), layer_settings.ft_launcher(facts.recipe)
+    workers = [f"{launcher.max_restarts} of the workers"] if launcher else []
     if inprocess:
-        parts.append(f"{inprocess.max_restarts} in process")
-    if launcher:
-        parts.append(f"{launcher.max_restarts} of the workers")
+        again = " after each start of the workers" if workers else ""
+        workers.insert(0, f"{inprocess.max_restarts} in process{again}")
+    parts = [", ".join(workers)] if workers else []
     if kubernetes is not None:
         parts.append(
             f"{pod_restarts(facts.recipe)} pods of the Job" + (", each with a new budget" if parts else "")

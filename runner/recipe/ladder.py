@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from runner.recipe import layer_settings
 from runner.recipe.facts import Facts
-from runner.recipe.units import format_duration
+from runner.recipe.units import format_duration, rough_duration
 
 _WIDTH = 30
 
@@ -44,7 +44,7 @@ def _short(rung: Rung) -> str:
     if not rung.expected:
         return str(format_duration(timedelta(seconds=rung.seconds)))
     minutes = rung.seconds / 60
-    return f"~{minutes:.0f}m" if minutes >= 2 else f"~{rung.seconds:.2g}s"
+    return f"~{minutes:.0f}m" if minutes >= 2 else "~" + rough_duration(rung.seconds).replace(" ", "")
 
 
 def _expected(facts: Facts) -> Iterator[Rung]:

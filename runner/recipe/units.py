@@ -61,6 +61,24 @@ def format_duration(value: timedelta) -> str | float:
     return f"{whole}s"
 
 
+def rough_duration(seconds: float, digits: int = 2) -> str:
+    """An estimate for people, to so many digits: `88 us`, `1.6 s`, `23 min`, `41 h`."""
+    for unit, length, below in (
+        ("us", 1e-6, 1e-3),
+        ("ms", 1e-3, 1.0),
+        ("s", 1.0, 600.0),
+        ("min", 60.0, 7200.0),
+    ):
+        if 0 < seconds < below:
+            return f"{_rounded(seconds / length, digits)} {unit}"
+    return f"{_rounded(seconds / 3600, digits)} h" if seconds else "0 s"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Without an exponent: `2900`, where `.2g` says `2.9e+03`."""
+    return f"{float(f'{value:.{digits}g}'):.12g}"
+
+
 def parse_size(value: Any) -> int:
     """Bytes as an integer, or text such as `64GiB`, `500MB`.
 

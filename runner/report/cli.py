@@ -195,7 +195,7 @@ def side_by_side(views: Sequence[RunView]) -> str:
     rows = [
         (
             view.name,
-            view.layer,
+            "none, Kubernetes (imitated)" if view.layer == "kubernetes" else view.layer,
             view.mode,
             str(view.every or "-"),
             str(view.goodput.useful_steps),

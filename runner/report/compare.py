@@ -10,6 +10,7 @@ from matplotlib.patches import Patch
 
 from runner.report.palette import FAINT, INK, LAYER_NAME, OURS, PUBLISHED, new_figure, styled
 from runner.report.published import EFFICIENCY, LAYERS, SOURCE
+from runner.report.published import LAYER_NAME as PUBLISHED_NAME
 from runner.report.summary import percent
 from runner.report.view import RunView
 
@@ -146,6 +147,13 @@ def _gap(views: Sequence[RunView]) -> str:
     return f"gap {sum(ratios) / len(ratios):.2g} x write" if ratios else ""
 
 
+def _row_name(layer: str, measured: bool) -> str:
+    """Of a row with a published bar and, where `measured`, one of ours: the article restarted real pods."""
+    if layer == "kubernetes":
+        return PUBLISHED_NAME[layer] + ("\n(measured: imitated)" if measured else "")
+    return LAYER_NAME[layer].replace(" + ", "\n+ ")
+
+
 def _layers(views: Sequence[RunView]) -> Figure:
     figure = new_figure(9.6, 3.6)
     panels = figure.subplots(1, 3, width_ratios=(1, 1, 1))
@@ -164,7 +172,7 @@ def _layers(views: Sequence[RunView]) -> Figure:
                 _layer_bar(panel, row + 0.19, (100 * p.training, 100 * p.infra, p.recovery)[nth], PUBLISHED)
         panel.set_yticks(
             range(len(shown)),
-            [LAYER_NAME[x].replace(" (", "\n(").replace(" + ", "\n+ ") for x in shown] if nth == 0 else [],
+            [_row_name(layer, layer in names) for layer in shown] if nth == 0 else [],
         )
         panel.invert_yaxis()
         panel.set_title(title, fontsize=9.5, loc="left")

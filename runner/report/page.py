@@ -14,6 +14,7 @@ from runner.report.advice import ADVICE_COLUMNS, advice_rows
 from runner.report.compare import COLUMNS, comparison_rows
 from runner.report.palette import KIND_COLOUR, LAYER_NAME
 from runner.report.published import EFFICIENCY, LAYERS, SOURCE
+from runner.report.published import LAYER_NAME as PUBLISHED_NAME
 from runner.report.shell import cards, download, drawing, html_table, page
 from runner.report.startup import startup_rows
 from runner.report.summary import MEANING, count, ending, hundred, part_of, percent, seconds
@@ -269,7 +270,8 @@ def _published() -> str:
         (f"{p.gpus} GPUs", f"{p.every} steps", percent(p.sync), percent(p.asynchronous)) for p in EFFICIENCY
     ]
     layers = [
-        (LAYER_NAME[p.layer], percent(p.training), percent(p.infra), f"{p.recovery:.0f} s") for p in LAYERS
+        (PUBLISHED_NAME[p.layer], percent(p.training), percent(p.infra), f"{p.recovery:.0f} s")
+        for p in LAYERS
     ]
     return (
         f'<p class="note">{escape(SOURCE)}. The write took about 275 s whatever the number of nodes.</p>'

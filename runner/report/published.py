@@ -40,3 +40,8 @@ LAYERS = (
     PublishedLayer("ft_launcher", 0.255, 0.859, 17.0),
     PublishedLayer("kubernetes", 0.115, 0.358, 270.0),
 )
+LAYER_NAME = {
+    "inprocess": "in-process",
+    "ft_launcher": "ft_launcher",
+    "kubernetes": "Kubernetes restart",  # of real pods; what is measured here is imitated
+}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner.errors import InputError
 from runner.ledger.interval import GPU_HOURS_BETWEEN_FAULTS, Costs, FaultRates, advise, expected_goodput
+from runner.recipe.units import rough_duration
 from runner.report.advice import measured_costs, restores_from_memory
 
 GUESSED_SOFT_RECOVERY = 5.0
@@ -68,11 +69,15 @@ def interval_advice(recipe: RecipeCosts, run_folder: Path) -> list[str]:
         f"this recipe: {has}; expected goodput {100 * own:.2f} %",
         f"at a fault every {hours:,.0f} h: {devices}, one in {GPU_HOURS_BETWEEN_FAULTS:,.0f} GPU hours as in "
         "the Llama 3 pre-training, half of them soft",
-        f"costs {source}: step {costs.step:.3g} s, save {costs.save:.3g} s, "
-        f"write {costs.write:.3g} s beside training, snapshot {costs.snapshot:.3g} s, "
-        f"recovery {costs.soft_recovery:.3g} s soft, {costs.hard_recovery:.3g} s hard",
+        f"costs {source}: step {_rough(costs.step)}, save {_rough(costs.save)}, "
+        f"write {_rough(costs.write)} beside training, snapshot {_rough(costs.snapshot)}, "
+        f"recovery {_rough(costs.soft_recovery)} soft, {_rough(costs.hard_recovery)} hard",
         "(Young 1974, Daly 2006, two levels after Vaidya 1998 and Di et al. 2017; docs/goodput.md)",
     ]
+
+
+def _rough(seconds: float) -> str:
+    return rough_duration(seconds, 3)
 
 
 def _count(number: int, noun: str) -> str:

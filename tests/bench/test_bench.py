@@ -371,6 +371,20 @@ def test_cells_that_need_more_gpus_are_left_out_aloud(
     assert all("needs 8 GPUs" in line or "to run" in line for line in lines[2:])
 
 
+def test_cells_without_their_gpus_are_called_left_out_in_the_end_as_in_the_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "gpu_count", lambda: 0)
+    suite = [str(SUITES / "article-async.yaml"), "--out", str(tmp_path), "--only", "gpus-8-*"]
+    for more in ([], ["--list"]):
+        assert main([*suite, *more]) == 0
+        out = capsys.readouterr().out
+        states = [line for line in out.splitlines() if line.lstrip().startswith("gpus-8-")]
+        assert len(states) > 1
+        assert all("left out" in line for line in states)
+        assert "skipped" not in out
+
+
 def test_bench_report_and_live_reporting_start_without_torch_or_numpy() -> None:
     code = (
         "import sys, runner.bench.cli, runner.report.cli, runner.report.scale, runner.report.recipe_advice\n"

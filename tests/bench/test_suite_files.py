@@ -38,6 +38,18 @@ def test_pieces_merge_and_replace(tmp_path: Path) -> None:
     assert one.tree is not None and one.tree.plain() == recipe
 
 
+def test_null_takes_a_name_and_a_folder_of_the_recipe_away_as_leaving_them_out_does(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(f"extends: {QUICKSTART}\noutput: {{folder: /elsewhere}}\n")
+    rest = "experiments: [{name: e, axes: {a: {v: {output: {folder: null}}}}}]\n"
+    for common in ("{}", "{name: null, output: {folder: null}}", "{output: {folder: ~, log_level: debug}}"):
+        path = tmp_path / "suite.yaml"
+        path.write_text(f"name: s\nrecipe: own.yaml\ncommon: {common}\n{rest}")
+        (cell,) = cells_of(load_suite(path), tmp_path)
+        assert cell.tree is not None
+        recipe = cell.tree.plain()
+        assert (recipe["name"], recipe["output"]["folder"]) == ("e-v", str(tmp_path / "e-v" / "run"))
+
+
 def test_a_cells_recipe_is_whole_and_says_what_the_suite_said_whatever_its_texts_look_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -205,9 +206,22 @@ def test_explain_shows_where_values_come_from_and_what_follows(
     for words in (
         "8,030,261,248", "2 nodes of p5.48xlarge x 8 = 16", "131,072 tokens a step", "of 80 GiB on each",
         "32 of 32 interfaces",
-        "staging buffers a rank", "20 in process, then 20 of the workers, then 6 pods",
+        "staging buffers a rank", "20 in process after each start of the workers, 20 of the workers, then 6 pods",
     ):  # fmt: skip
         assert words in out
+
+
+def test_explain_of_a_tiny_model_is_in_units_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """And leaves out what the machine does not have: g5 has no EFA in this size."""
+    path = ROOT / "recipes" / "quickstart.yaml"
+    over = ("cluster={nodes: 2, instance_type: g5.2xlarge}", "checkpoint.storage_bandwidth=1GB")
+    assert run("--explain", path, *(word for text in over for word in ("--set", text))) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"time +about [\d.]+ ms a step, [\d.]+ ms in all, at ", out), out
+    assert re.search(r"[\d.]+ ms to write, every [\d.]+ ms", out), out
+    _, _, follows = out.partition("\n  time ")
+    assert not re.search(r"\de-\d", follows), follows
+    assert "EFA" not in out
 
 
 def test_explain_draws_the_timeouts_in_the_order_in_which_they_fire(

@@ -95,6 +95,19 @@ def test_the_page_of_several_runs_shows_the_three_figures_with_published_values(
     assert "Kubernetes (imitated)" in seen["text"]
 
 
+def test_what_was_imitated_is_said_of_our_runs_and_not_of_the_published_ones(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    views = [view_run(path) for path in sorted(runs.iterdir())]
+    page = cli.write_report(views, tmp_path).read_text()
+    ours, _, published = page.partition("Published values</h2>")
+    assert "Kubernetes (imitated)" in ours
+    assert "Kubernetes restart" in published
+    assert "imitated" not in published
+    rows = [line for line in cli.side_by_side(views).splitlines() if line.split()[:1] == ["kubernetes"]]
+    assert ["none, Kubernetes (imitated)" in row for row in rows] == [True]
+
+
 @pytest.mark.parametrize("here", [1, 2])
 def test_a_page_names_the_runs_that_are_missing_from_it(runs: Path, tmp_path: Path, here: int) -> None:
     views = [view_run(path) for path in sorted(runs.iterdir())[:here]]
