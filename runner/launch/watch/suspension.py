@@ -25,9 +25,11 @@ class SuspensionWatch:
     def __init__(self, ledger: LedgerWriter, *, least: float = LEAST) -> None:
         self._ledger, self._least = ledger, least
         self._over = threading.Event()
+        self._looked = 0.0
         self._thread = threading.Thread(target=self._watch, name="suspension", daemon=True)
 
     def __enter__(self) -> SuspensionWatch:
+        self._looked = time.monotonic()
         self._thread.start()
         return self
 
@@ -36,9 +38,8 @@ class SuspensionWatch:
         self._thread.join(_LOOK * 4)
 
     def _watch(self) -> None:
-        before = time.monotonic()
         while not self._over.wait(_LOOK):
             now = time.monotonic()
-            if now - before >= self._least:
-                self._ledger.record(Suspended(now - before))
-            before = now
+            if now - self._looked >= self._least:
+                self._ledger.record(Suspended(now - self._looked))
+            self._looked = now
