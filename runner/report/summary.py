@@ -20,7 +20,7 @@ from runner.recipe.units import format_size
 MEANING = {
     "useful": "steps whose result was kept",
     "replayed": "steps whose result was lost and made again",
-    "stall": "training waited for a checkpoint; at the end for the last commit",
+    "stall": "training waited for a save, or its commit",
     "detection": "from a fault until somebody knew",
     "teardown": "clearing the old life away",
     "startup": "imports, rendezvous, data, model",
