@@ -11,7 +11,7 @@ from runner.recipe.node import Node
 from runner.recipe.scalars import read_plain
 from runner.recipe.table import Table, Type
 from runner.recipe.text import printable
-from runner.recipe.units import format_duration
+from runner.recipe.units import format_duration, parse_size
 
 LARGEST_INT = 2**63 - 1
 _LONGEST_SHOWN = 80
@@ -167,11 +167,15 @@ def unit_hint(value: Any, kind: str) -> str | None:
         return None
     text = value.strip().lower()
     if kind == "size":
+        if rate := re.fullmatch(r"(.*\S)\s*/\s*s(ec(ond)?)?", value.strip(), re.IGNORECASE):
+            return _bare_size(rate[1])
         if not (size := re.fullmatch(_SIZE_UNIT, text)):
             return None
         number, prefix, binary, _ = size.groups()
         two, ten = f"{number}{prefix.upper()}iB", f"{number}{prefix.upper()}B"
         return f"write {two}" if binary else f"write {ten}, or {two} for powers of two"
+    if re.fullmatch(r"\d+(?:\.\d+)?", text):
+        return f"write {text} without quotes, or {text}s"
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
     if not parts or re.sub(r"\d+(?:\.\d+)?\s*[a-z]+", "", text).strip(" ,"):
         return None
@@ -181,6 +185,15 @@ def unit_hint(value: Any, kind: str) -> str | None:
     if None in units:
         return None
     return "write " + "".join(f"{number}{unit}" for (number, _), unit in zip(parts, units, strict=True))
+
+
+def _bare_size(text: str) -> str | None:
+    """Of a bandwidth that was written with `/s`: it is a size, the second is understood."""
+    try:
+        parse_size(text)
+    except ValueError:
+        return unit_hint(text, "size")
+    return f"write {text}"
 
 
 def misfit(node: Node) -> str:

@@ -55,7 +55,9 @@ def run_page(
     if view.history.lives:
         table = html_table(*startup_rows(view), text=("state from",))
         note = (
-            "Of each phase the rank that took longest; seconds of the phases of one rank may add up to less."
+            "Of each phase the rank that took longest; seconds of the phases of one rank may add up to less. Before "
+            "the processes of a life exist, its start-up is the launcher's and its fork server's: launch, which no "
+            "rank's row of the timeline shows."
         )
         sections.append(("startup", "Start-up", f'{table}<p class="note">{note}</p>'))
     sections.append(("checkpoints", "Checkpoints", _saves(view)))

@@ -106,6 +106,21 @@ def test_misspelt_instance_type_is_refused(instance: str) -> None:
     assert {problem.path for problem in found.values()} == {"cluster.instance_type"}
 
 
+def test_a_stated_fault_that_the_layer_does_not_survive_is_the_one_to_blame() -> None:
+    stated = "[{step: 5, rank: 1, type: hang}, {step: 6, rank: 0, type: exit_1}, {step: 7, rank: 1, type: sigkill}]"
+    for count in (0, 1):  # with drawn ones beside them that it does survive
+        over = [f"faults={{at: {stated}, count: {count}}}"]
+        _, [warning] = check_file(ROOT / "recipes" / "quickstart.yaml", over, {})
+        assert (warning.code, warning.path, warning.value) == ("R606", "faults.at[2].type", "`sigkill`")
+
+
+def test_on_cpus_no_nccl_is_blamed() -> None:
+    over = ["recovery.process_group_timeout=10s"]
+    _, problems = check_file(ROOT / "recipes" / "quickstart.yaml", over, {})
+    (found,) = (problem for problem in problems if problem.code == "R103")
+    assert "gloo" in found.message and "NCCL" not in found.message
+
+
 def test_sigkill_with_in_process_restart_alone_names_the_layer_that_can() -> None:
     _, problems = check_file(ROOT / "recipes" / "quickstart.yaml", ["faults.types=[sigkill]"], {})
     [warning] = problems

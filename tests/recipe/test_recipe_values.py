@@ -165,6 +165,8 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> N
      ("cluster.nccl_version=2.27", 'write "2.27" for the text'),
      ("recovery.start_timeout=15sec", "write 15s"), ("recovery.start_timeout=1 Hour 30 min", "write 1h30m"),
      ("recovery.start_timeout=2hours", "write 2h"), ("recovery.start_timeout=1500 msec", "write 1500ms"),
+     ("recovery.stop_timeout='5'", "write 5 without quotes, or 5s"),
+     ("checkpoint.storage_bandwidth=1GB/s", "write 1GB"), ("checkpoint.storage_bandwidth=64Gi / sec", "write 64GiB"),
      ("checkpoint.storage_bandwidth=64Gi", "write 64GiB"),
      ("checkpoint.storage_bandwidth=500mb", "write 500MB, or 500MiB for powers of two"),
      ("training.precision=fp16", "fp16 needs loss scaling, which is not there: use bf16, whose range is that of fp32"),
@@ -206,7 +208,7 @@ def test_number_where_a_text_is_due_is_not_called_wrong_and_right_at_once(tmp_pa
         assert (problem.code, problem.hint) == ("T203", None)
 
 
-@pytest.mark.parametrize("raw", ["15parsecs", "min", "5", "1m2", "3x4"])
+@pytest.mark.parametrize("raw", ["15parsecs", "min", "1m2", "3x4"])
 def test_no_unit_is_guessed(raw: str) -> None:
     assert unit_hint(raw, "duration") is None
     assert unit_hint(raw, "size") is None

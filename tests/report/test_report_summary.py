@@ -10,8 +10,11 @@ from example_runs import training_run
 from ledgerlab import Lab
 
 from runner.ledger.events import FaultSeen
+from runner.ledger.history import NS
 from runner.ledger.writer import LedgerWriter
+from runner.report.startup import startup_rows
 from runner.report.summary import render
+from runner.report.view import view_run
 
 
 def example(folder: Path) -> Path:
@@ -44,6 +47,26 @@ def test_the_table_shows_steps_loss_faults_saves_and_both_goodputs(tmp_path: Pat
     )
     assert re.search(r"step 4 +async +0\.50 s +2\.00 s +1 MiB +committed", text)
     assert "training goodput" in text and "infra goodput" in text
+
+
+def test_a_row_of_the_startup_table_adds_up_to_the_accounts_startup(tmp_path: Path) -> None:
+    """What came before the processes of a life, a fork server's imports for one, has a column of its own."""
+    lab = Lab()
+    lab.launch()
+    lab.wait(3)
+    lab.begin("1", 0, startup=0.5, load=1)
+    lab.step(1)
+    lab.finish()
+    lab.launched()
+    view = view_run(lab.write(tmp_path))
+    header, (row,) = startup_rows(view)
+    seconds = {
+        name: float(text.split()[0]) for name, text in zip(header, row, strict=True) if text.endswith(" s")
+    }
+    assert (seconds["launch"], seconds["process and imports"]) == (3.0, 0.5)
+    assert seconds["start-up"] == 3.5 == view.goodput.split["startup"] / NS
+    ahead = header[1 : header.index("start-up")]
+    assert sum(seconds.get(name, 0.0) for name in ahead) == 3.5
 
 
 def test_a_cause_that_does_not_fit_shows_where_it_was_cut(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
@@ -97,6 +98,15 @@ def faults_have_witnesses(recipe: Recipe, report: Report) -> None:
         )
 
 
+def _written(recipe: Recipe, kinds: AbstractSet[str]) -> str:
+    """Where a fault of these kinds is asked for: among those that are drawn, else the first that is stated."""
+    faults = recipe.faults
+    if faults.count and kinds & set(faults.types):
+        return "faults.types"
+    stated = (f"faults.at[{index}].type" for index, fault in enumerate(faults.at) if fault.type in kinds)
+    return next(stated, "faults.at")
+
+
 @rule("R606", "warning")
 def layer_survives_faults(recipe: Recipe, report: Report) -> None:
     """The recovery layer should survive the faults that are injected.
@@ -107,17 +117,16 @@ def layer_survives_faults(recipe: Recipe, report: Report) -> None:
     """
     layer, types = recipe.recovery.layer, report.facts.fault_types
     hard = HARD | {"cuda_error"} if report.facts.on_gpus else HARD
-    path = "faults.types" if recipe.faults.count else "faults.at"
     if layer == "none" and types:
         report.add(
-            path,
+            _written(recipe, types),
             f"recovery.layer none survives no fault ({', '.join(sorted(types))}): the run stops at the first",
             "use inprocess for soft faults, ft_launcher for hard ones, or expect to start the run again",
             also="recovery.layer",
         )
     elif layer == "inprocess" and types & hard:
         report.add(
-            path,
+            _written(recipe, types & hard),
             f"recovery.layer inprocess does not survive {', '.join(sorted(types & hard))}: the process is gone",
             "use `ft_launcher` or `ft_launcher+inprocess`, which start it again",
             also="recovery.layer",

@@ -71,11 +71,16 @@ def hard_below_process_group(recipe: Recipe, report: Report) -> None:
     """`process_group_timeout` must exceed the in-process `hard_timeout`.
 
     The process group's timeout arms the NCCL watchdog, which ends the process. Below the hard timeout it kills the
-    ranks that wait in a collective for a hung peer, before in-process restart has mended anything.
+    ranks that wait in a collective for a hung peer, before in-process restart has mended anything. On CPUs gloo raises
+    an error in them instead, no less too soon.
     """
     if s := inprocess(recipe):
         watchdog = recipe.recovery.process_group_timeout
-        why = "the NCCL watchdog would kill the process before the in-process restart acts"
+        why = (
+            "collectives would fail on gloo's own timeout before the in-process restart acts"
+            if report.facts.on_gpus is False
+            else "the NCCL watchdog would kill the process before the in-process restart acts"
+        )
         _above(report, _PG, watchdog, INPROCESS + "hard_timeout", s.hard_timeout, why)
 
 
