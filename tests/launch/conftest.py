@@ -90,3 +90,12 @@ def supervised(tmp_path: Path):
     empty = [path for path in tmp_path.glob("run/faults/silent-*") if path.stat().st_size == 0]
     assert killed or not empty, "files for stacks are left that nothing was written to"
     assert processes_of(tmp_path) == [], "processes are left behind"
+
+
+@pytest.fixture
+def temporary(tmp_path):
+    """A folder for temporary files, in which a run must leave none."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    yield folder
+    assert list(folder.iterdir()) == []
