@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,9 +94,8 @@ def supervised(tmp_path: Path):
 
 
 @pytest.fixture
-def temporary(tmp_path):
-    """A folder for temporary files, in which a run must leave none."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    yield folder
-    assert list(folder.iterdir()) == []
+def temporary():
+    """A folder for temporary files, in which a run must leave none. Sockets lie in it, whose paths must be short."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+        assert list(Path(name).iterdir()) == []
