@@ -40,6 +40,7 @@ CASES: dict[str, Case] = {
     "R128": (FT, ("recovery.ft_launcher.term_timeout=40m", "cluster.kubernetes.grace_period=30m")),
     "R129": (ASYNC, ("recovery.stop_timeout=60s",)),
     "R131": (INPROCESS, ("training.global_batch_size=3200", "checkpoint.every=10")),
+    "R132": (QUICK, ("recovery.stop_signals=[SIGTERM, SIGTERM]",)),
     "R201": (QUICK, ("training.global_batch_size=18",)),
     "R202": (QUICK, ("cluster={accelerator: auto}", "training.global_batch_size=18")),
     "R203": (QUICK, ("training.schedule.warmup_steps=60",)),

@@ -106,3 +106,17 @@ def step_may_look_hung(recipe: Recipe, report: Report) -> None:
                 f"raise {path} above {_generous(2 * seconds)}, or make training.global_batch_size smaller",
                 also="training.global_batch_size",
             )
+
+
+@rule("R132", "warning")
+def stop_signals_differ(recipe: Recipe, report: Report) -> None:
+    """`recovery.stop_signals` should name each signal once.
+
+    A signal that is named twice is asked for no more than one that is named once; another one was probably meant.
+    """
+    signals: tuple[str, ...] = recipe.recovery.stop_signals
+    for index, name in enumerate(signals):
+        if name in signals[:index]:
+            report.add(
+                f"recovery.stop_signals[{index}]", f"{name} is there already", "name another, or leave it out"
+            )
