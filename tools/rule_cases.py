@@ -70,6 +70,7 @@ CASES: dict[str, Case] = {
     "R314": (QUICK, ("model.architecture.model_type=lama",)),
     "R315": (QUICK, ("model.architecture.hiden_size=256", )),
     "R316": (QUICK, ("model.architecture.max_position_embeddings=64",)),
+    "R317": (QUICK, ("model.architecture.model_type=bert",)),
     "R401": (SYNC, ("cluster.instance={gpus: 8, gpu_memory: 8GiB, efa: 32, vcpus: 192, memory: 2048GiB}",)),
     "R402": (SYNC, ("training.micro_batch_size=4", "training.global_batch_size=64", "checkpoint.every=1000")),
     "R403": (SYNC, (_OWN_NODE, "checkpoint.every=1000")),

@@ -84,3 +84,13 @@ _SHAPES: dict[tuple[str, ...], dict[str, Any]] = {
 
 KNOWN_MODELS: dict[str, dict[str, Any]] = {name: shape for names, shape in _SHAPES.items() for name in names}
 """Configuration by hub id: the keys that decide the shape, as transformers names them."""
+
+ENCODERS = frozenset(
+    {
+        "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert",
+        "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta",
+        "xlm-roberta-xl", "xmod",
+    }
+)  # fmt: skip
+"""Types of transformers that look at all tokens, later ones too, unless their configuration says `is_decoder`."""
+LOOKS_AHEAD = "{} is an encoder, and sees the tokens that it is to predict unless is_decoder is true"

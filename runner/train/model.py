@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from runner.errors import InputError
+from runner.recipe.known_models import ENCODERS, LOOKS_AHEAD
 from runner.recipe.model import ModelSection
 from runner.recipe.words import close_matches
 from runner.train.hub import hub_errors
@@ -70,6 +71,8 @@ def model_config(model: ModelSection, vocab_size: int) -> Any:
         kept = set(overrides) & set(config.to_dict())
         _refuse_unknown(kept - set(type(config)().to_dict()), config)
     text = config.get_text_config()
+    if text.model_type in ENCODERS and not text.is_decoder:
+        raise InputError(f"model.architecture: {LOOKS_AHEAD.format(text.model_type)}; set is_decoder: true")
     if text.vocab_size < vocab_size:
         raise InputError(
             f"model: its vocabulary of {text.vocab_size} is smaller than the tokenizer's {vocab_size}; "
@@ -165,6 +168,11 @@ def build_on_meta(config: Any, model: ModelSection) -> Skeleton:
         RuntimeError,
     ) as error:
         reason = " ".join(str(error).split())[:300]
+        if "scaled_dot_product_attention" in reason:
+            name = type(config).__name__.removesuffix("Config")
+            raise InputError(
+                f"model.attention: {model.attention} is not there for {name} models; use eager"
+            ) from error
         raise InputError(f"model: {type(config).__name__} cannot be built: {reason}") from error
     if model.activation_checkpointing:
         built.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from runner.errors import InputError
+from runner.recipe.known_models import ENCODERS
 from runner.recipe.recipe import Recipe
 from runner.train.data.tokenizer import ByteTokenizer
 from runner.train.decided import decided
@@ -169,6 +170,14 @@ def test_weights_that_lack_a_parameter_are_refused(make_recipe: MakeRecipe, tmp_
             {"model.architecture": {"model_type": "llama", "hidden_sise": 8}},
             r"llama has no setting hidden_sise",
         ),
+        (
+            {"model.architecture": {"model_type": "roberta"}},
+            r"roberta is an encoder, and sees the tokens that it is to predict unless is_decoder is true; set",
+        ),
+        (
+            {"model.architecture": {"model_type": "rembert", "is_decoder": True, "num_hidden_layers": 1}},
+            r"model.attention: sdpa is not there for RemBert models; use eager$",
+        ),
         ({"model": {"name": "no-such/model"}}, r"model 'no-such/model' cannot be loaded"),
         (
             {"model": {"name": "/no/such/folder"}},
@@ -254,3 +263,19 @@ def test_what_does_not_show_in_the_tensors_is_told_by_the_names_of_its_settings(
     )
     ours = {"dataset.workers": 3, "training.optimizer.lr": 1e-3, "training.steps": 77, "checkpoint.every": 3}
     assert told(ours) == base
+
+
+@pytest.mark.usefixtures("lone_rank")
+@pytest.mark.parametrize("kind", ["bert", "roberta", "llama", "gpt2"])
+def test_no_model_sees_the_tokens_that_it_is_to_predict(make_recipe: MakeRecipe, kind: str) -> None:
+    architecture: dict[str, Any] = {"model_type": kind, "num_hidden_layers": 2, "num_attention_heads": 2}
+    architecture |= {"n_embd": 32} if kind == "gpt2" else {"hidden_size": 32, "intermediate_size": 64}
+    if kind in ENCODERS:
+        architecture["is_decoder"] = True
+    model = filled(make_recipe({"model.architecture": architecture})).module.eval()
+    tokens = torch.arange(16)[None] + 40
+    later = tokens.clone()
+    later[0, -1] += 9
+    with torch.no_grad():
+        differs = model(input_ids=tokens).logits != model(input_ids=later).logits
+    assert differs[0, -1].any() and not differs[0, :-1].any()

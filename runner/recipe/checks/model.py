@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from runner.recipe.checks.rule import Report, rule
 from runner.recipe.estimate import compute_width, shards
+from runner.recipe.known_models import ENCODERS, LOOKS_AHEAD
 from runner.recipe.shape import BYTES_VOCABULARY, KNOWN_TYPES, shape_keys
 from runner.recipe.words import close_matches
 
@@ -229,6 +230,28 @@ def bf16_weights_train_badly(recipe: Recipe, report: Report) -> None:
         )
 
 
+def _looks_ahead(recipe: Recipe) -> bool:
+    own = recipe.model.architecture or {}
+    kind = own.get("model_type")
+    encodes = recipe.model.name is None and isinstance(kind, str) and kind in ENCODERS
+    return encodes and not own.get("is_decoder")
+
+
+@rule("R317")
+def model_is_causal(recipe: Recipe, report: Report) -> None:
+    """An encoder (`bert`, `roberta`, ...) must be declared a decoder: else it sees the tokens that it is to predict.
+
+    Its loss would fall to nothing, and it would have learnt nothing. Models of a hub are looked at when the run starts.
+    """
+    if _looks_ahead(recipe):
+        report.add(
+            ("model", "architecture", "model_type"),
+            LOOKS_AHEAD.format((recipe.model.architecture or {})["model_type"]),
+            "set `is_decoder: true` beside it",
+            also="model.architecture.is_decoder",
+        )
+
+
 @rule("R315", "warning")
 def architecture_is_spelt_right(recipe: Recipe, report: Report) -> None:
     """A key of `model.architecture` should not be nearly one of those that decide the size of the model's type.
@@ -260,6 +283,8 @@ def architecture_is_known(recipe: Recipe, report: Report) -> None:
     """
     kind = (recipe.model.architecture or {}).get("model_type")
     if recipe.model.name is not None or not isinstance(kind, str) or kind in KNOWN_TYPES:
+        return
+    if _looks_ahead(recipe):  # which is an error
         return
     near = close_matches(kind, KNOWN_TYPES)
     report.add(
