@@ -47,9 +47,7 @@ class InprocessLayer:
         self._train = train
         self._training = False  # whether it runs
         self._heartbeats: Heartbeats | None = None
-        self._concluded = (
-            False  # all ranks have returned from their last life, and this one has said how it ended
-        )
+        self._concluded = False  # whether all ranks have returned, and this one has said how it ended
         self._base_attempt = ""
         self._min_world = self.settings.min_world_size or setup.facts.world_size
         self._window = WindowBudget(self.settings.window, "recovery.inprocess.window")
