@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import http.server
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hublab import Answer, serving
 
 from runner.errors import ExitCode, InputError, RunError
 from runner.recipe.load import load_recipe
@@ -200,35 +199,13 @@ def test_a_full_disk_is_one_line_with_its_own_code(
 @contextmanager
 def hub(answers: list[int]) -> Iterator[tuple[str, list[str]]]:
     """A hub that answers each request with the next status, and with the last one from then on."""
-    seen: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            seen.append(f"{self.command} {self.path}")
-            status = answers.pop(0) if len(answers) > 1 else answers[0]
-            body = b'{"model_type": "llama"}' if status == 200 else b""
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            if status == 200:
-                self.send_header("ETag", '"1"')
-                self.send_header("X-Repo-Commit", "0" * 40)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+    def answer(_path: str) -> Answer:
+        status = answers.pop(0) if len(answers) > 1 else answers[0]
+        return (200, b'{"model_type": "llama"}', {"ETag": '"1"'}) if status == 200 else (status, b"", {})
 
-        do_GET = do_HEAD = _answer
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", seen
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(answer) as served:
+        yield served
 
 
 def fetch(endpoint: str, cache: Path) -> str:
