@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
+from runner.recipe.difference import by_dotted_name
 from runner.recipe.recipe import Recipe
 from runner.train.data.tokenizer import tokenizer_name
 
@@ -30,19 +30,14 @@ def decided(recipe: Recipe, config: Any) -> dict[str, Any]:
     """
     dataset = recipe.dataset.model_dump(mode="json", exclude={"workers", "worker_timeout"})
     dataset["tokenizer"] = tokenizer_name(recipe)
+    architecture = by_dotted_name(json.loads(config.to_json_string(use_diff=False)), "model.architecture")
     return {
-        **dict(_flat("model.architecture", json.loads(config.to_json_string(use_diff=False)))),
+        **{
+            name: value
+            for name, value in architecture
+            if value != {} and _NO_PART.isdisjoint(name.split("."))
+        },
         "training.seed": recipe.training.seed,
         "training.global_batch_size": recipe.training.global_batch_size,
         **{f"dataset.{key}": value for key, value in dataset.items()},
     }
-
-
-def _flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if key in _NO_PART:
-            continue
-        if isinstance(value, dict):
-            yield from _flat(f"{prefix}.{key}", value)
-        else:
-            yield f"{prefix}.{key}", value
